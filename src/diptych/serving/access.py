@@ -1,0 +1,129 @@
+"""Who may talk to the endpoint, and what a request may never carry."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN_PATHS = frozenset({"/health"})
+MAX_BODY_BYTES = 32 * 2**20
+_INTERNAL_FIELD = "kv_transfer_params"
+
+
+def error_body(message: str, kind: str, code: int, param: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's API words it."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+class ApiKeys:
+    """The keys in a file, one per line; read again whenever the file changes, so that keys rotate without a restart."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._read_at = -1
+        self._digests: list[bytes] = []
+
+    def admit(self, presented: str) -> bool:
+        """Whether the key is one of ours; takes the same time wherever a wrong key differs."""
+        digest = hashlib.sha256(presented.encode()).digest()
+        return any([hmac.compare_digest(digest, known) for known in self._current()])
+
+    def _current(self) -> list[bytes]:
+        try:
+            changed_at = self._path.stat().st_mtime_ns
+            if changed_at != self._read_at:
+                lines = (line.strip() for line in self._path.read_text().splitlines())
+                self._digests = [hashlib.sha256(line.encode()).digest() for line in lines if line]
+                self._read_at = changed_at
+        except OSError:
+            self._digests, self._read_at = [], -1
+        return self._digests
+
+
+class AccessMiddleware:
+    """Refuses requests without a key (401), with too large a body (413) or with KV-transfer settings of their own (400).
+
+    `kv_transfer_params` says from which address the KV cache is read: a client that could set it could make the
+    engine read from anywhere.
+    """
+
+    def __init__(self, app: App, *, api_key_file: str | None) -> None:
+        self._app = app
+        self._keys = ApiKeys(api_key_file) if api_key_file else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._keys and scope["path"] not in OPEN_PATHS and not self._keys.admit(_bearer(scope)):
+            message = "The API key is missing or wrong; send 'Authorization: Bearer KEY'."
+            await _refuse(send, 401, error_body(message, "invalid_api_key", 401))
+            return
+        if scope["method"] == "POST":
+            body = await _read_body(receive)
+            if body is None:
+                message = f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB."
+                await _refuse(send, 413, error_body(message, "invalid_request_error", 413))
+                return
+            if _carries_internal_field(body):
+                message = f"'{_INTERNAL_FIELD}' is set by the server and may not be sent."
+                await _refuse(send, 400, error_body(message, "invalid_request_error", 400, _INTERNAL_FIELD))
+                return
+            receive = _replay(body, receive)
+        await self._app(scope, receive, send)
+
+
+def _bearer(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name.lower() == b"authorization":
+            scheme, _, key = value.decode("latin-1").partition(" ")
+            return key.strip() if scheme.lower() == "bearer" else ""
+    return ""
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            break
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY_BYTES:
+            return None
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _carries_internal_field(body: bytes) -> bool:
+    if b"kv_transfer" not in body and b"\\u" not in body:
+        return False
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(parsed, dict) and parsed.get(_INTERNAL_FIELD) is not None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> MutableMapping[str, Any]:
+        return pending.pop() if pending else await receive()
+
+    return replayed
+
+
+async def _refuse(send: Send, status: int, content: dict[str, Any]) -> None:
+    headers = [(b"content-type", b"application/json")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(content).encode()})

@@ -1,0 +1,89 @@
+"""vLLM's NIXL connector, with a record of every KV transfer kept per request.
+
+vLLM counts transfers but not whose they were. This subclass keeps NIXL's own telemetry (bytes, time from post
+to completion, descriptors) with the request's id; the records ride on the statistics that the engine sends to its
+front end anyway and end in `ledger`, in the process that answers the client.
+
+Named `NixlConnector` on purpose: Ray Serve LLM chooses its connector backend by that name, and vLLM takes this
+class for it when `kv_connector_module_path` is `diptych.serving.connector`.
+"""
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlBaseConnector, NixlPullConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats, NixlPromMetrics
+
+from diptych.serving.progress import wait_instead_of_spinning
+from diptych.serving.transfers import ledger
+
+_PER_REQUEST = "per_request"
+_COLUMNS = ("bytes_transferred", "transfer_duration", "post_duration", "num_descriptors")
+
+
+class TransferStats(NixlKVConnectorStats):
+    """NIXL's statistics plus rows `[request_id, bytes, seconds, post seconds, descriptors]`, one per transfer."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.data[_PER_REQUEST] = []
+
+    def attribute(self, request_id: str, first: int) -> None:
+        """Give the transfers recorded since index `first` to a request."""
+        rows = zip(*(self.data[column][first:] for column in _COLUMNS), strict=True)
+        self.data[_PER_REQUEST].extend([request_id, *row] for row in rows)
+
+
+class RecordingWorker(NixlPullConnectorWorker):
+    """The worker side: looks at one request's transfers at a time, so that each record has an owner."""
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        if vllm_config.device_config.device_type == "cpu":
+            wait_instead_of_spinning()
+        super().__init__(vllm_config, *args, **kwargs)
+        self.xfer_stats = TransferStats()
+
+    def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> set[str]:
+        done: set[str] = set()
+        for request_id in list(transfers):
+            first = len(self.xfer_stats.data[_COLUMNS[0]])
+            own = {request_id: transfers[request_id]}
+            done |= super()._pop_done_transfers(own)
+            self.xfer_stats.attribute(request_id, first)
+            if own:
+                transfers[request_id] = own[request_id]
+            else:
+                del transfers[request_id]
+        return done
+
+
+class LedgerMetrics(NixlPromMetrics):
+    """The front end's side: fills the ledger, then counts as vLLM does."""
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        for request_id, size, seconds, post_seconds, descriptors in transfer_stats_data.get(_PER_REQUEST, ()):
+            ledger.add(request_id, int(size), float(seconds), float(post_seconds), int(descriptors))
+        super().observe(transfer_stats_data, engine_idx)
+
+
+class NixlConnector(NixlPullConnector):
+    """vLLM's pull connector with `RecordingWorker` as its worker."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
+        self.connector_scheduler = None
+        self.connector_worker = None
+        if role == KVConnectorRole.SCHEDULER:
+            self.connector_scheduler = NixlPullConnectorScheduler(vllm_config, self.engine_id, kv_cache_config)
+        else:
+            self.connector_worker = RecordingWorker(vllm_config, self.engine_id, kv_cache_config)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TransferStats:
+        return TransferStats() if data is None else TransferStats(data=data)
+
+    @classmethod
+    def build_prom_metrics(cls, *args: Any, **kwargs: Any) -> LedgerMetrics:
+        return LedgerMetrics(*args, **kwargs)

@@ -1,0 +1,77 @@
+"""The engines of both phases: Ray Serve LLM's vLLM engine, without what a small machine pays for nothing.
+
+Ray forces vLLM's multiprocess executor on CPUs: one more process per engine, which imports everything again and
+spins on shared memory after each request. With one worker per engine the engine process can do the work itself;
+`InEngineExecutor` is vLLM's own in-process executor, bound to the phase's cores.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Any
+
+from ray import serve
+
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from diptych.serving.ray_llm import CallbackBase, VLLMEngine
+
+CORES_ENV = "DIPTYCH_CORES"
+_PR_SET_PDEATHSIG = 1
+
+
+class InEngineExecutor(UniProcExecutor):
+    """Runs the model inside the engine process, on the replica's cores; ends when the replica ends."""
+
+    def _init_executor(self) -> None:
+        die_with_parent()
+        cores = os.environ.get(CORES_ENV)
+        if cores:
+            os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+        super()._init_executor()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies: an engine without its replica serves nobody."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def own_cores(groups: str, rank: int) -> str:
+    """The cores of the replica with this rank, out of `DIPTYCH_CORES` as it is deployed.
+
+    >>> own_cores("0,1;2,3", 1)
+    '2,3'
+    """
+    shares = groups.split(";")
+    return shares[rank % len(shares)]
+
+
+class Engine(VLLMEngine):
+    """Ray Serve LLM's engine; a CPU engine with one worker runs it in its own process."""
+
+    def __init__(self, llm_config: Any) -> None:
+        groups = os.environ.get(CORES_ENV)
+        if groups:
+            os.environ[CORES_ENV] = own_cores(groups, serve.get_replica_context().rank.rank)
+        super().__init__(llm_config)
+
+    def _prepare_engine_config(self, *args: Any) -> Any:
+        engine_args, frontend_args, config = super()._prepare_engine_config(*args)
+        parallel = config.parallel_config
+        if config.device_config.device_type == "cpu" and parallel.world_size == 1:
+            parallel.distributed_executor_backend = InEngineExecutor
+        return engine_args, frontend_args, config
+
+    @property
+    def client(self) -> Any:
+        """vLLM's front end (`AsyncLLM`)."""
+        return self._engine_client
+
+
+class LocalModelCallback(CallbackBase):
+    """For a model that is on this node already: skips Ray's download tasks and the two processes they leave."""
+
+    async def on_before_node_init(self) -> None:
+        self.ctx.run_init_node = False

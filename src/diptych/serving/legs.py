@@ -1,0 +1,88 @@
+"""The prefill leg of a request: built from what shapes the prompt, never from a patched copy.
+
+A field that is not listed here does not reach prefill. What shapes the answer (sampling, stop, tools' choice,
+structured output, streaming) belongs to decode alone, and some of it would make a one-token prefill fail.
+"""
+
+from typing import Any
+
+from diptych.serving.ray_llm import ChatCompletionRequest, CompletionRequest, base_prefill_kv_transfer_params
+
+_CHAT_PROMPT_FIELDS = (
+    "model",
+    "messages",
+    "tools",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "reasoning_effort",
+    "mm_processor_kwargs",
+    "truncate_prompt_tokens",
+    "cache_salt",
+    "priority",
+)
+_COMPLETION_PROMPT_FIELDS = (
+    "model",
+    "prompt",
+    "add_special_tokens",
+    "truncate_prompt_tokens",
+    "cache_salt",
+    "priority",
+)
+_ONE_TOKEN = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "stream": False}
+
+
+def why_whole(request: Any) -> str | None:
+    """Why a request cannot be split and runs whole on decode; None when it can.
+
+    One KV transfer feeds one sequence: a request that stands for several sequences, or asks for the
+    probabilities of its prompt, needs the prompt computed where the answer is written.
+    """
+    if (getattr(request, "n", None) or 1) > 1:
+        return "n > 1"
+    if (getattr(request, "best_of", None) or 1) > 1:
+        return "best_of > 1"
+    if getattr(request, "use_beam_search", False):
+        return "beam search"
+    if getattr(request, "echo", False):
+        return "echo"
+    if getattr(request, "prompt_logprobs", None) is not None:
+        return "prompt_logprobs"
+    if getattr(request, "prompt_embeds", None) is not None:
+        return "prompt_embeds"
+    if isinstance(request, CompletionRequest) and _number_of_prompts(request.prompt) != 1:
+        return "several prompts"
+    return None
+
+
+def prefill_leg(request: Any, request_id: str) -> Any:
+    """The request for prefill: the same prompt, one token, its KV cache kept for a remote decode.
+
+    Args:
+        request: the client's chat or completion request.
+        request_id: 32 hexadecimal digits; names the request in both engines.
+    """
+    chat = isinstance(request, ChatCompletionRequest)
+    kind = ChatCompletionRequest if chat else CompletionRequest
+    fields = _CHAT_PROMPT_FIELDS if chat else _COMPLETION_PROMPT_FIELDS
+    given = {name: getattr(request, name) for name in fields if name in request.model_fields_set}
+    if given.get("tools"):
+        given["tool_choice"] = "none"
+    params = base_prefill_kv_transfer_params() | {"remote_host": None, "remote_port": None}
+    return kind(**given, **_ONE_TOKEN, request_id=request_id, kv_transfer_params=params)
+
+
+def decode_leg(request: Any, request_id: str, kv_transfer_params: dict[str, Any] | None) -> Any:
+    """The request for decode: the client's own, with where its KV cache lies (None: computed here)."""
+    return request.model_copy(update={"request_id": request_id, "kv_transfer_params": kv_transfer_params})
+
+
+def _number_of_prompts(prompt: Any) -> int:
+    if isinstance(prompt, str):
+        return 1
+    if isinstance(prompt, list) and prompt:
+        return 1 if isinstance(prompt[0], int) else len(prompt)
+    return 0

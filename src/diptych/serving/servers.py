@@ -1,0 +1,143 @@
+"""The deployments' classes: what a prefill replica, a decode replica and a replica that does both add to Ray's.
+
+Each follows its engine's vitals and answers `vitals()`; those that face clients build the HTTP application.
+"""
+
+import asyncio
+import contextlib
+import os
+from typing import Any
+
+from diptych.serving.counters import read_counters
+from diptych.serving.engine import Engine
+from diptych.serving.front import build_front
+from diptych.serving.orchestrate import Orchestrator, Whole
+from diptych.serving.ray_llm import LLMServer, PDDecodeServer, PDPrefillServer, broadcast
+from diptych.serving.vitals import EngineVitals
+
+_LOOK_EVERY_S = 1.0
+_ASK_PREFILL_EVERY_S = 2.0
+_PREFILL_ANSWERS_WITHIN_S = 5.0
+
+
+class Phase:
+    """What every replica has: an engine that is watched."""
+
+    phase = ""
+    _default_engine_cls = Engine
+    engine: Engine
+    _llm_config: Any
+    _tasks: list["asyncio.Task[None]"]
+
+    async def _start_engine(self) -> None:
+        await self.engine.start()
+        self._engine_vitals = EngineVitals(_engine_pid(self.engine.client))
+        self._tasks = [asyncio.create_task(self._watch_engine())]
+
+    async def _watch_engine(self) -> None:
+        while self._engine_vitals.problem is None:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            waiting = self.engine.client.output_processor.get_num_unfinished_requests()
+            self._engine_vitals.look(waiting, read_counters()["steps"] if waiting else 0.0)
+        self._engine_vitals.end()
+
+    @property
+    def engine_problem(self) -> str | None:
+        """Why the engine counts as dead, or None."""
+        client = self.engine.client
+        if self._engine_vitals.problem is None and client is not None and client.errored:
+            return "the engine reported a fatal error"
+        return self._engine_vitals.problem
+
+    async def check_health(self) -> None:
+        """Called by Serve; raises when the engine is dead, whereupon Serve replaces this replica."""
+        if self.engine_problem:
+            raise RuntimeError(self.engine_problem)
+        await super().check_health()  # type: ignore[misc]
+
+    async def vitals(self) -> dict[str, Any]:
+        """This replica as `/diptych/v1/status` shows it."""
+        return {
+            "phase": self.phase,
+            "replica": _replica_name(),
+            "pid": os.getpid(),
+            "engine_pid": self._engine_vitals.pid,
+            "model": self._llm_config.model_id,
+            "ready": self.engine_problem is None,
+            "problem": self.engine_problem,
+            "counters": read_counters(),
+        }
+
+
+class PrefillServer(Phase, PDPrefillServer):
+    """A prefill replica."""
+
+    phase = "prefill"
+
+
+class AggregatedServer(Phase, LLMServer):
+    """A replica that does both phases, facing clients."""
+
+    phase = "aggregated"
+
+    async def __init__(self, llm_config: Any, *, api_key_file: str | None = None) -> None:
+        self._api_key_file = api_key_file
+        await super().__init__(llm_config)
+
+    async def __serve_build_asgi_app__(self) -> Any:
+        app = await super().__serve_build_asgi_app__()
+        return build_front(app, Whole(self.engine), self, self._api_key_file)
+
+    async def phases(self) -> dict[str, list[dict[str, Any]]]:
+        """The replicas behind this endpoint, by phase."""
+        return {self.phase: [await self.vitals()]}
+
+
+class DecodeServer(Phase, PDDecodeServer):
+    """A decode replica: faces clients and owns their requests, prefill elsewhere included."""
+
+    phase = "decode"
+
+    async def __init__(self, llm_config: Any, *, prefill_server: Any, api_key_file: str | None = None) -> None:
+        self._api_key_file = api_key_file
+        self._prefill_vitals: list[dict[str, Any]] = []
+        await super().__init__(llm_config, prefill_server=prefill_server)
+        self._tasks.append(asyncio.create_task(self._ask_prefill()))
+
+    async def __serve_build_asgi_app__(self) -> Any:
+        # Ray's P/D class would re-point two routes at its own orchestrator; ours takes their place.
+        app = await super(PDDecodeServer, self).__serve_build_asgi_app__()
+        orchestrator = Orchestrator(self.engine, self._prefill_handle, lambda: self.prefill_ready)
+        return build_front(app, orchestrator, self, self._api_key_file)
+
+    @property
+    def prefill_ready(self) -> bool:
+        """Whether a prefill replica answered lately that its engine is alive."""
+        return any(replica["ready"] for replica in self._prefill_vitals)
+
+    async def _ask_prefill(self) -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                self._prefill_vitals = await asyncio.wait_for(
+                    asyncio.to_thread(broadcast, self._prefill_handle, "vitals"), _PREFILL_ANSWERS_WITHIN_S
+                )
+                await asyncio.sleep(_ASK_PREFILL_EVERY_S)
+                continue
+            self._prefill_vitals = []
+            await asyncio.sleep(_ASK_PREFILL_EVERY_S)
+
+    async def phases(self) -> dict[str, list[dict[str, Any]]]:
+        """The replicas behind this endpoint, by phase; prefill's as of at most a few seconds ago."""
+        return {"prefill": self._prefill_vitals, "decode": [await self.vitals()]}
+
+
+def _engine_pid(client: Any) -> int | None:
+    manager = getattr(client.engine_core.resources, "engine_manager", None)
+    processes = getattr(manager, "processes", None) or [None]
+    return getattr(processes[0], "pid", None)
+
+
+def _replica_name() -> str:
+    from ray import serve
+
+    return serve.get_replica_context().replica_id.unique_id
