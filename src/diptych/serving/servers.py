@@ -11,8 +11,9 @@ from typing import Any
 from diptych.serving.counters import read_counters
 from diptych.serving.engine import Engine
 from diptych.serving.front import build_front
+from diptych.serving.loopback import keep_replica_on_loopback
 from diptych.serving.orchestrate import Orchestrator, Whole
-from diptych.serving.ray_llm import LLMServer, PDDecodeServer, PDPrefillServer, broadcast
+from diptych.serving.ray_llm import ChatCompletionRequest, LLMServer, PDDecodeServer, PDPrefillServer, broadcast
 from diptych.serving.vitals import EngineVitals
 
 _LOOK_EVERY_S = 1.0
@@ -30,9 +31,19 @@ class Phase:
     _tasks: list["asyncio.Task[None]"]
 
     async def _start_engine(self) -> None:
+        keep_replica_on_loopback()
         await self.engine.start()
+        await self._warm_up()
         self._engine_vitals = EngineVitals(_engine_pid(self.engine.client))
         self._tasks = [asyncio.create_task(self._watch_engine())]
+
+    async def _warm_up(self) -> None:
+        """Answer one chat request to nobody: templates, tokenizers and kernels load now, not at the first client's."""
+        hello = ChatCompletionRequest(
+            model=self._llm_config.model_id, messages=[{"role": "user", "content": "Hello"}], max_tokens=1
+        )
+        async for _ in self.engine.chat(hello, None):
+            pass
 
     async def _watch_engine(self) -> None:
         while self._engine_vitals.problem is None:

@@ -1,0 +1,161 @@
+"""The commands. Each reads its options, calls what does the work, and prints what came of it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from diptych import __version__
+from diptych.cli.console import err, out, print_error
+from diptych.errors import DiptychError, NotUpError
+
+app = typer.Typer(
+    name="diptych",
+    help="Serve one large language model with prefill and decode apart, behind one OpenAI-compatible endpoint.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+DEFAULT_NAME = "diptych"
+NameOption = Annotated[str | None, typer.Option("--name", help="Name of the service, if several are up.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; its shape is in docs/json.md.")]
+
+
+@app.callback()
+def _global(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"diptych {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def up(
+    file: Annotated[Path | None, typer.Argument(help="The document. Without one: the embedded model, here.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model instead: a Hugging Face id, a path, or `embedded`.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the endpoint: exactly this one.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the service.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a field: a.b=c. May be repeated.")] = None,
+    foreground: Annotated[bool, typer.Option(help="Stay, and take it down on Ctrl-C.")] = False,
+) -> None:
+    """Bring the service up and wait until a KV transfer is proven."""
+    from diptych.cli.up import run_up
+
+    overrides = list(set_ or [])
+    overrides += [f"model.source={json.dumps(model)}"] if model is not None else []
+    overrides += [f"access.port={port}"] if port is not None else []
+    overrides += [f"name={json.dumps(name)}"] if name is not None else []
+    raise typer.Exit(run_up(file, overrides, foreground=foreground))
+
+
+@app.command()
+def status(name: NameOption = None, json_output: JsonOption = False) -> None:
+    """Show what is up, and the first thing that blocks."""
+    from diptych.cli.status import run_status
+
+    raise typer.Exit(run_status(name, json_output=json_output))
+
+
+@app.command()
+def chat(
+    text: Annotated[str | None, typer.Argument(help="What to say; `-` reads it from standard input.")] = None,
+    name: NameOption = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens in an answer.", min=1)] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 is greedy.", min=0)] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Talk to the model; below each answer stands what every phase took."""
+    from diptych.cli.chat import run_chat
+    from diptych.local.status import endpoint_of
+
+    endpoint = endpoint_of(_the_name(name))
+    raise typer.Exit(
+        run_chat(endpoint, text, json_output=json_output, max_tokens=max_tokens, system=system, temperature=temperature)
+    )
+
+
+@app.command()
+def logs(
+    phase: Annotated[str | None, typer.Argument(help="prefill, decode, aggregated or ray. Default: the phases.")] = None,
+    name: NameOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay and print what is written.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines of each phase from the end.", min=1)] = 200,
+) -> None:
+    """Show the engines' logs by phase."""
+    from diptych.cli.logs import run_logs
+
+    raise typer.Exit(run_logs(_the_name(name), phase, follow=follow, lines=lines))
+
+
+@app.command()
+def down(name: NameOption = None) -> None:
+    """Take the service down, and prove that nothing is left."""
+    from diptych.cli.console import format_bytes
+    from diptych.local.down import take_down
+
+    chosen = _the_name(name)
+    ended = take_down(chosen)
+    memory = format_bytes(sum(process.rss_bytes for process in ended.processes))
+    out().print(
+        f"{chosen} is down: {len(ended.processes)} processes ended ({memory} resident) in {ended.took_s:.1f} s; "
+        "none is left.",
+        highlight=False,
+    )
+
+
+def _the_name(given: str | None) -> str:
+    """The service that is meant: the one named, else the only one that is up here."""
+    if given is not None:
+        return given
+    from diptych.local.state import known_names
+
+    names = known_names()
+    if len(names) > 1:
+        raise NotUpError(f"Several services are up here: {', '.join(names)}.", "Say which with --name.")
+    return names[0] if names else DEFAULT_NAME
+
+
+def main() -> None:
+    """Run the command line; every failure is a message and an exit code, never a traceback."""
+    try:
+        code: Any = app(standalone_mode=False)
+    except DiptychError as error:
+        print_error(error)
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        err().print("Interrupted.")
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        code = _unexpected(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _unexpected(error: Exception) -> int:
+    """Typer's own usage errors as Typer words them; anything else is ours to fix, and says how to report it."""
+    show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
+    if callable(show) and isinstance(exit_code, int):
+        show()
+        return exit_code
+    if os.environ.get("DIPTYCH_TEST_TRACEBACK"):
+        raise error
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="diptych-error-", suffix=".txt", delete=False) as report:
+        traceback.print_exception(error, file=report)
+    print_error(
+        DiptychError(
+            f"Something went wrong inside diptych ({type(error).__name__}: {error}).",
+            f"This is a fault of diptych; {report.name} has what is needed to report it.",
+        )
+    )
+    return 70

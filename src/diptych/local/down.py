@@ -1,0 +1,60 @@
+"""Take a service down: exactly what its `up` started, proven by looking again."""
+
+import shutil
+import time
+from dataclasses import dataclass
+
+from diptych.errors import NotUpError, StartError
+from diptych.local.paths import ServicePaths
+from diptych.local.processes import Mark, ServiceProcess, end_all, marked
+from diptych.local.state import exclusive, load
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What `down` ended: the processes that were there, and how long it took in seconds."""
+
+    name: str
+    processes: list[ServiceProcess]
+    took_s: float
+
+
+def take_down(name: str) -> Ended:
+    """End a service and forget it.
+
+    Raises:
+        NotUpError: there is no such service here, and nothing of one is left.
+        StartError: some of its processes could not be ended; the message lists them.
+    """
+    paths = ServicePaths.of(name)
+    if not paths.directory.is_dir():
+        raise NotUpError(f"No service called {name!r} is up on this machine.")
+    started = time.monotonic()
+    with exclusive(paths):
+        state = load(paths)
+        mark = Mark(state.run_id if state else "", paths.ray)
+        found = marked(mark)
+        if state is None and not found:
+            raise NotUpError(f"No service called {name!r} is up on this machine.")
+        _end(paths, mark)
+    return Ended(name, found, time.monotonic() - started)
+
+
+def clear_leftovers(paths: ServicePaths) -> None:
+    """End what an earlier run left behind (its keeper was killed, say).
+
+    Raises:
+        StartError: something of it could not be ended.
+    """
+    state = load(paths)
+    _end(paths, Mark(state.run_id if state else "", paths.ray))
+
+
+def _end(paths: ServicePaths, mark: Mark) -> None:
+    left = end_all(mark)
+    if left:
+        rows = ", ".join(f"{process.name} (pid {process.pid})" for process in left)
+        raise StartError(f"These processes could not be ended: {rows}.", "End them by hand, then run `diptych down` again.")
+    for path in (paths.state, paths.plan, paths.api_key, paths.curl_header, paths.ray_token, paths.events):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(paths.ray, ignore_errors=True)

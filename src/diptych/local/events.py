@@ -1,0 +1,56 @@
+"""What the keeper tells those who wait: one JSON object per line, appended to a file that outlives them."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["start", "detail", "done", "ready", "failed", "stopped"]
+
+STAGES = ("Ray", "prefill engine", "decode engine", "handshake", "first KV transfer")
+STAGES_AGGREGATED = ("Ray", "engine", "first answer")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened. `at` is in Unix seconds; `stage` is one of `STAGES` or empty for the whole."""
+
+    kind: Kind
+    stage: str = ""
+    text: str = ""
+    hint: str = ""
+    at: float = 0.0
+
+
+class EventLog:
+    """The file of events of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, kind: Kind, stage: str = "", text: str = "", hint: str = "") -> None:
+        """Add an event; a full disk must not stop the keeper from cleaning up, so failing to write is no error."""
+        event = Event(kind, stage, text, hint, time.time())
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(asdict(event)) + "\n")
+        except OSError:
+            print(f"event not written: {event}", flush=True)
+
+    def follow(self, poll_s: float = 0.1) -> Iterator[Event | None]:
+        """Every event from the first on, and None whenever there is no new one for `poll_s` seconds. Never ends."""
+        position, pending = 0, ""
+        while True:
+            if self._path.exists():
+                with self._path.open() as file:
+                    file.seek(position)
+                    pending += file.read()
+                    position = file.tell()
+            *lines, pending = pending.split("\n")
+            for line in lines:
+                yield Event(**json.loads(line))
+            if not lines:
+                yield None
+                time.sleep(poll_s)

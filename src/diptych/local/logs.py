@@ -1,0 +1,63 @@
+"""The engines' and Ray's logs by phase, and an engine's own last words."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+PHASES = {"prefill": "Prefill", "decode": "Decode", "aggregated": "Aggregated"}
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_NOISE = re.compile(r"^:(job_id|actor_name|task_name):")
+_ENGINE_PREFIX = re.compile(r"^\((EngineCore|Worker)[^)]*\)\s*")
+_LOG_PREFIX = re.compile(r"^(ERROR|CRITICAL)\s+\d\d-\d\d \d\d:\d\d:\d\d \[[^]]*\]\s?")
+_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Killed)\b.*)")
+_SECONDARY = ("Engine core initialization failed", "EngineDeadError", "RayTaskError", "DEPLOY_FAILED")
+
+
+def phase_log_files(ray_logs: Path, phase: str) -> list[Path]:
+    """The files in which a phase's replicas and engines write, oldest first."""
+    marker = f":actor_name:ServeReplica:diptych:{PHASES[phase]}:"
+    workers = [path for path in ray_logs.glob("worker-*.*") if path.suffix in (".out", ".err") and _starts_with(path, marker)]
+    replicas = list((ray_logs / "serve").glob(f"replica_*_{PHASES[phase]}_*.log"))
+    return sorted(workers + replicas, key=lambda path: path.stat().st_mtime)
+
+
+def other_log_files(ray_logs: Path) -> list[Path]:
+    """Ray's own logs that matter when Ray fails: the store, the node, the controller and the proxy."""
+    names = ("gcs_server.*", "raylet.*", "serve/controller_*.log", "serve/proxy_*.log")
+    return sorted(path for name in names for path in ray_logs.glob(name))
+
+
+def clean(line: str) -> str | None:
+    """A log line as a person reads it, or None for Ray's bookkeeping lines."""
+    text = _ANSI.sub("", line.rstrip("\n"))
+    return None if not text.strip() or _NOISE.match(text) else text
+
+
+def last_words(files: Iterable[Path]) -> str | None:
+    """The exception that a dying engine wrote, with the words "see above" resolved: the cause, not its echo."""
+    causes, echoes = [], []
+    for path in files:
+        for line in _tail(path, 400_000):
+            text = clean(line) or ""
+            text = _LOG_PREFIX.sub("", _ENGINE_PREFIX.sub("", text)).strip()
+            found = _EXCEPTION.match(text)
+            if found:
+                (echoes if any(word in text for word in _SECONDARY) else causes).append(found[1])
+    return (causes or echoes or [None])[-1]
+
+
+def _starts_with(path: Path, marker: str) -> bool:
+    try:
+        with path.open(errors="replace") as file:
+            return any(line.startswith(marker) for line, _ in zip(file, range(4), strict=False))
+    except OSError:
+        return False
+
+
+def _tail(path: Path, size: int) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - size, 0))
+            return file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,105 @@
+"""Where a service keeps its files on this machine."""
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from diptych.errors import SetupError
+
+STATE_DIR_ENV = "DIPTYCH_STATE_DIR"
+
+
+@dataclass(frozen=True)
+class ServicePaths:
+    """The files of one service. `directory` is private to the user (0700)."""
+
+    directory: Path
+
+    @classmethod
+    def of(cls, name: str) -> "ServicePaths":
+        """The paths of the service called `name`; creates nothing."""
+        return cls(state_root() / name)
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / "lock"
+
+    @property
+    def plan(self) -> Path:
+        return self.directory / "plan.json"
+
+    @property
+    def events(self) -> Path:
+        return self.directory / "events.jsonl"
+
+    @property
+    def api_key(self) -> Path:
+        return self.directory / "api-key"
+
+    @property
+    def curl_header(self) -> Path:
+        return self.directory / "curl-header"
+
+    @property
+    def ray_token(self) -> Path:
+        return self.directory / "ray-token"
+
+    @property
+    def keeper_log(self) -> Path:
+        return self.directory / "keeper.log"
+
+    @property
+    def deploy_log(self) -> Path:
+        return self.directory / "deploy.log"
+
+    @property
+    def ray(self) -> Path:
+        """Ray's temporary directory: short, since Unix socket paths under it may have 107 characters."""
+        digest = hashlib.sha256(str(self.directory).encode()).hexdigest()[:10]
+        return Path(tempfile.gettempdir()) / f"diptych-{os.getuid()}-{digest}"
+
+    @property
+    def ray_logs(self) -> Path:
+        return self.ray / "session_latest" / "logs"
+
+    def create(self) -> None:
+        """Make the directory.
+
+        Raises:
+            SetupError: it cannot be written to.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.directory.chmod(0o700)
+            probe = self.directory / ".writable"
+            probe.write_bytes(b"x" * 4096)
+            probe.unlink()
+        except OSError as error:
+            raise SetupError(
+                f"Diptych cannot write its state to {self.directory}: {error.strerror or error}.",
+                f"Free space there, or point {STATE_DIR_ENV} at a directory you can write to.",
+            ) from None
+
+
+def state_root() -> Path:
+    """The directory that holds one directory per service."""
+    chosen = os.environ.get(STATE_DIR_ENV)
+    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_state_path("diptych")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read (0600), whole or not at all."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    fresh.replace(path)

@@ -1,0 +1,194 @@
+"""From a document to a plan: what this machine gives each phase, checked before anything starts."""
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diptych.errors import ModelError, SetupError
+from diptych.local.budget import MIB, Demand, check_memory, default_kv_cache, default_max_model_len
+from diptych.local.environment import has_cuda_engine
+from diptych.local.events import STAGES, STAGES_AGGREGATED
+from diptych.local.hardware import Hardware, detect, share_cores
+from diptych.local.paths import ServicePaths, write_private
+from diptych.local.plan import Plan
+from diptych.local.ports import LOOPBACK, choose_port, free_ports
+from diptych.models.config import ModelShape, read_model_shape, weight_bytes
+from diptych.render.serve import APPLICATION, PhasePlace, Place, serve_config
+from diptych.spec import Document, PhaseSection
+
+_OBJECT_STORE_BYTES = 128 * MIB
+_UNSIZED_KV_CACHE = 1024 * MIB
+_START_DEADLINE_S = 600.0
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 4}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that lies on this machine."""
+
+    directory: Path
+    source: str
+    embedded: bool
+
+
+def make_plan(
+    document: Document, model: Model, paths: ServicePaths, say: Callable[[str], None], run_id: str | None = None
+) -> Plan:
+    """Work out the whole plan; writes the key files, starts nothing.
+
+    Args:
+        say: told, in a sentence each, what was decided that a user would not expect.
+
+    Raises:
+        DiptychError: what the document asks for cannot be had on this machine.
+    """
+    hardware = detect()
+    port, moved = choose_port(document.access.port)
+    if moved:
+        say(moved)
+    phases = {"aggregated": document.decode} if document.topology == "aggregated" else _split(document)
+    on_gpu = bool(hardware.gpus) and has_cuda_engine()
+    shares = _gpu_shares(phases, hardware, say) if on_gpu else _cpu_shares(document, phases, model, hardware, say)
+    run_id = run_id or secrets.token_hex(8)
+    key_file = _write_keys(document, paths)
+    place = Place(
+        model_path=str(model.directory),
+        model_name=document.model.name,
+        host=LOOPBACK,
+        phases=shares,
+        api_key_file=str(key_file),
+        engine_defaults=_engine_defaults(document, model, on_gpu, len(hardware.gpus)),
+        environment={"VLLM_USE_FLASHINFER_SAMPLER": "0"} if on_gpu else {},
+    )
+    return Plan(
+        name=document.name,
+        run_id=run_id,
+        application=APPLICATION,
+        topology=document.topology,
+        model=place.model_name,
+        serve_config=serve_config(document, place),
+        host=LOOPBACK,
+        port=port,
+        api_key_file=str(key_file),
+        phases=list(phases),
+        engine_stages=[stage for stage in stages(document.topology) if stage.endswith("engine")],
+        events=str(paths.events),
+        ray_directory=str(paths.ray),
+        ray_logs=str(paths.ray_logs),
+        ray_token_file=str(paths.ray_token),
+        num_cpus=sum(phase.num_replicas for phase in phases.values()),
+        num_gpus=len(hardware.gpus) if on_gpu else 0,
+        object_store_bytes=_OBJECT_STORE_BYTES,
+        start_deadline_s=_START_DEADLINE_S,
+    )
+
+
+def stages(topology: str) -> tuple[str, ...]:
+    """The stages that `up` waits for, in order."""
+    return STAGES_AGGREGATED if topology == "aggregated" else STAGES
+
+
+def _split(document: Document) -> dict[str, PhaseSection]:
+    return {"prefill": document.prefill, "decode": document.decode}
+
+
+def _cpu_shares(
+    document: Document, phases: dict[str, PhaseSection], model: Model, hardware: Hardware, say: Callable[[str], None]
+) -> dict[str, PhasePlace]:
+    """Each replica's cores and KV cache; refuses what does not fit into memory."""
+    shape = read_model_shape(model.directory)
+    replicas = [phase.cores for phase in phases.values() for _ in range(phase.num_replicas)]
+    cores = share_cores(hardware.cores, replicas)
+    if len(replicas) > len(hardware.cores):
+        say(f"{len(replicas)} replicas share {len(hardware.cores)} cores: they will slow each other down.")
+    demands, shares, weights = [], {}, weight_bytes(model.directory)
+    side_channel_ports = free_ports(len(phases))
+    for (name, phase), side_channel_port in zip(phases.items(), side_channel_ports, strict=True):
+        kwargs = document.engine_kwargs | phase.engine_kwargs
+        kv_cache = _kv_cache_bytes(phase, kwargs, model, shape)
+        demands.append(Demand(name, phase.num_replicas, _in_memory(weights, kwargs, model, shape), kv_cache))
+        mine, cores = cores[: phase.num_replicas], cores[phase.num_replicas :]
+        shares[name] = PhasePlace(tuple(mine), kv_cache, 0.0, side_channel_port)
+    check_memory(demands, hardware)
+    return shares
+
+
+def _kv_cache_bytes(phase: PhaseSection, kwargs: dict[str, Any], model: Model, shape: ModelShape) -> int:
+    explicit = kwargs.get("kv_cache_memory_bytes")
+    if isinstance(explicit, int):
+        return explicit
+    if phase.kv_cache_memory is not None:
+        return phase.kv_cache_memory
+    try:
+        per_token = shape.kv_bytes_per_token(_dtype_bytes(kwargs, model, shape))
+    except ModelError:  # a layout we cannot size: the engine says whether this is enough
+        return _UNSIZED_KV_CACHE
+    return default_kv_cache(per_token, default_max_model_len(shape.max_position_embeddings, kwargs))
+
+
+def _dtype_bytes(kwargs: dict[str, Any], model: Model, shape: ModelShape) -> int:
+    name = kwargs.get("dtype") or ("float32" if model.embedded else "auto")
+    return _DTYPE_BYTES.get(str(name), _DTYPE_BYTES.get(str(shape.dtype), 2))
+
+
+def _in_memory(on_disk: int, kwargs: dict[str, Any], model: Model, shape: ModelShape) -> int:
+    """The weights' size once loaded: another type than on disk changes it."""
+    stored = _DTYPE_BYTES.get(str(shape.dtype), 2)
+    return on_disk * _dtype_bytes(kwargs, model, shape) // stored
+
+
+def _gpu_shares(phases: dict[str, PhaseSection], hardware: Hardware, say: Callable[[str], None]) -> dict[str, PhasePlace]:
+    """One GPU per replica where there are enough, else a share of the first."""
+    replicas = sum(phase.num_replicas for phase in phases.values())
+    share = 1.0 if replicas <= len(hardware.gpus) else round(len(hardware.gpus) / replicas, 2)
+    if share < 1.0:
+        say(f"{replicas} replicas share {len(hardware.gpus)} GPU(s): each gets {share:.0%} of one and of its memory.")
+    ports = free_ports(len(phases))
+    return {
+        name: PhasePlace(gpus=share, side_channel_port=port) for (name, _), port in zip(phases.items(), ports, strict=True)
+    }
+
+
+def _engine_defaults(document: Document, model: Model, on_gpu: bool, gpus: int) -> dict[str, Any]:
+    """What the engines get unless the document says otherwise."""
+    defaults: dict[str, Any] = {}
+    if "max_model_len" not in document.engine_kwargs:
+        shape = read_model_shape(model.directory)
+        defaults["max_model_len"] = default_max_model_len(shape.max_position_embeddings, {})
+    if on_gpu:
+        replicas = sum(phase.num_replicas for phase in _split(document).values())
+        defaults["gpu_memory_utilization"] = 0.9 if replicas <= gpus else round(0.9 * gpus / replicas, 2)
+    else:
+        defaults["enforce_eager"] = True
+        if model.embedded:
+            defaults["dtype"] = "float32"
+    return defaults
+
+
+def _write_keys(document: Document, paths: ServicePaths) -> Path:
+    """The endpoint's key (the user's file, or a new one of ours), curl's header file and Ray's token."""
+    given = document.access.api_key_file
+    if given is not None:
+        key_file = Path(given).expanduser().absolute()
+        key = _first_key(key_file)
+    else:
+        key_file, key = paths.api_key, "dk-" + secrets.token_urlsafe(32)
+        write_private(key_file, key + "\n")
+    write_private(paths.curl_header, f"Authorization: Bearer {key}\n")
+    write_private(paths.ray_token, secrets.token_hex(32))
+    return key_file
+
+
+def _first_key(path: Path) -> str:
+    try:
+        keys = path.read_text().split()
+    except OSError as error:
+        raise SetupError(f"The API key file {path} cannot be read: {error.strerror}.", "Name another in access.api_key_file.") from None
+    if not keys:
+        raise SetupError(f"The API key file {path} is empty.", "Put one key per line into it.")
+    if os.stat(path).st_mode & 0o077:
+        raise SetupError(f"The API key file {path} can be read by others.", f"Run `chmod 600 {path}`.")
+    return keys[0]

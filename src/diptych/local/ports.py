@@ -1,0 +1,72 @@
+"""Ports on the loopback interface: which are free, and who holds one that is not."""
+
+import contextlib
+import socket
+
+import psutil
+
+from diptych.errors import DocumentError, StartError
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 8000
+_TRIES = 100
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this loopback port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def holder(port: int) -> str:
+    """The process that listens on a port, as "NAME (pid N)"; "another process" when it may not be seen."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            listening = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            if listening and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return "another process"
+
+
+def choose_port(asked: int | None) -> tuple[int, str | None]:
+    """The port to serve on, and a sentence when it is not the usual one.
+
+    Args:
+        asked: the port that the user named; None for 8000 or the next free one.
+
+    Raises:
+        DocumentError: the port that was named is held; the message names the process.
+    """
+    if asked is not None:
+        if not is_free(asked):
+            raise DocumentError(
+                f"Port {asked} is in use by {holder(asked)}.",
+                "Name another port, or none and the next free one is taken.",
+            )
+        return asked, None
+    if is_free(DEFAULT_PORT):
+        return DEFAULT_PORT, None
+    for port in range(DEFAULT_PORT + 1, DEFAULT_PORT + _TRIES):
+        if is_free(port):
+            return port, f"Port {DEFAULT_PORT} is in use by {holder(DEFAULT_PORT)}; serving on {port}."
+    raise StartError(
+        f"No port from {DEFAULT_PORT} to {DEFAULT_PORT + _TRIES - 1} is free on {LOOPBACK}.",
+        "Name a free one: access.port in the document, or --port.",
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, all different, outside the range the kernel gives to outgoing connections' usual picks."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,126 @@
+"""Pydantic's errors in plain words: what is wrong with the value that was seen, and what to do."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from pydantic_core import ErrorDetails
+
+from diptych.spec.document import REFUSED_FIELDS, Document, PhaseSection, Section
+from diptych.spec.problems import FieldPath, dotted, nearest, shown
+from diptych.spec.tree import section_at
+
+Words = tuple[str, str]
+"""What is wrong, and what to do."""
+
+
+def path_of(error: ErrorDetails) -> FieldPath:
+    """The field that `error` is about."""
+    return tuple(step for step in error["loc"] if step != "[key]")
+
+
+def explain(error: ErrorDetails) -> Words:
+    """`error` in plain words."""
+    return _RULES.get(error["type"], _other)(error)
+
+
+def _unknown(error: ErrorDetails) -> Words:
+    path = path_of(error)
+    if dotted(path) in REFUSED_FIELDS:
+        why, do = REFUSED_FIELDS[dotted(path)]
+        return f"can't be set: {why}", do
+    section = _section_around(path)
+    names = list(section.model_fields)
+    like = nearest(str(path[-1]), names)
+    if like is not None:
+        return "there is no such field", f"did you mean {like}?"
+    elsewhere = [dotted(known) for known in _all_fields(Document, ()) if known[-1] == path[-1]]
+    if elsewhere:
+        return "there is no such field here", f"did you mean {' or '.join(elsewhere)}?"
+    do = f"the fields here are {', '.join(names)}"
+    if section in (Document, PhaseSection):
+        do += "; arguments of vLLM go into engine_kwargs"
+    return "there is no such field", do
+
+
+def _literal(error: ErrorDetails) -> Words:
+    options = re.findall(r"'([^']+)'", str(error["ctx"]["expected"]))
+    like = nearest(error["input"], options) if isinstance(error["input"], str) else None
+    do = f"did you mean {like}?" if like else "write one of them"
+    return f"is {shown(error['input'])}, and can be {_either(options)}", do
+
+
+def _text(error: ErrorDetails) -> Words:
+    value = error["input"]
+    scalar = isinstance(value, int | float)
+    return f"is {shown(value)}, and must be text", "put it in quotes" if scalar else "write a plain word"
+
+
+def _whole_number(error: ErrorDetails) -> Words:
+    value = error["input"]
+    quoted = isinstance(value, str) and value.strip().isdecimal()
+    do = "write it without quotes" if quoted else "write digits only"
+    return f"is {shown(value)}, and must be a whole number", do
+
+
+def _bound(word: str, key: str) -> Callable[[ErrorDetails], Words]:
+    def words(error: ErrorDetails) -> Words:
+        limit = error["ctx"][key]
+        return f"is {shown(error['input'])}, and must be at {word} {limit}", f"give {limit} or {_SIDE[word]}"
+
+    return words
+
+
+def _mapping(error: ErrorDetails) -> Words:
+    return (
+        f"is {shown(error['input'])}, and must be a mapping",
+        "write `name: value` lines, indented below it",
+    )
+
+
+def _path(error: ErrorDetails) -> Words:
+    return f"is {shown(error['input'])}, and must be a path", "write the path of a file"
+
+
+def _refused(error: ErrorDetails) -> Words:
+    return error["ctx"]["what"], error["ctx"]["do"]
+
+
+def _other(error: ErrorDetails) -> Words:
+    message = error["msg"].replace("Input", "the value")
+    return f"is {shown(error['input'])}: {message[:1].lower()}{message[1:]}", "correct the value"
+
+
+_SIDE = {"least": "more", "most": "less"}
+
+_RULES: dict[str, Callable[[ErrorDetails], Words]] = {
+    "extra_forbidden": _unknown,
+    "literal_error": _literal,
+    "string_type": _text,
+    "int_type": _whole_number,
+    "greater_than_equal": _bound("least", "ge"),
+    "less_than_equal": _bound("most", "le"),
+    "dict_type": _mapping,
+    "model_type": _mapping,
+    "path_type": _path,
+    "refused": _refused,
+}
+
+
+def _either(options: Sequence[str]) -> str:
+    *others, last = options
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _section_around(path: FieldPath) -> type[Section]:
+    section: type[Section] = Document
+    for step in path[:-1]:
+        section = section_at(section, str(step)) or section
+    return section
+
+
+def _all_fields(section: type[Section], path: FieldPath) -> list[FieldPath]:
+    here: list[FieldPath] = []
+    for name in section.model_fields:
+        inner = section_at(section, name)
+        here += [(*path, name)] if inner is None else _all_fields(inner, (*path, name))
+    return here

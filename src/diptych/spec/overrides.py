@@ -1,0 +1,91 @@
+"""Values given beside the document: `--set a.b=c`, and variables `DIPTYCH_A__B=c`.
+
+The value is YAML. A variable's name is the field's path in capitals with `__` for each dot, so it reaches
+fields in small letters only. A variable without a value counts as not set.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diptych.spec.problems import FieldPath, Origin, Problem, dotted
+from diptych.spec.source import parse
+
+PREFIX = "DIPTYCH_"
+
+RESERVED_VARIABLES = frozenset(
+    {"DIPTYCH_STATE_DIR", "DIPTYCH_SERVICE", "DIPTYCH_PHASE", "DIPTYCH_TORCH_INDEX"}
+)
+"""Variables of Diptych that are no fields of the document."""
+RESERVED_PREFIX = "DIPTYCH_TEST_"
+
+SET = Origin("--set", "--set")
+
+_IN_THE_DOCUMENT = "set it in the document, where it can be reviewed"
+_NEVER_BY_SET = {"version": "it says how the document is to be read", "on": "no option may change the place"}
+_NEVER_BY_ENVIRONMENT = {**_NEVER_BY_SET, "name": "a stray variable must not name another service"}
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value to put at `path`, over whatever stands there."""
+
+    path: FieldPath
+    value: Any
+    origin: Origin
+
+
+def from_options(options: Sequence[str]) -> tuple[list[Override], list[Problem]]:
+    """What `--set` asks for, in its order (the last one wins), and what is wrong with it."""
+    found: list[Override] = []
+    problems: list[Problem] = []
+    for option in options:
+        name, equals, text = option.partition("=")
+        path = tuple(name.strip().split("."))
+        if not equals or not all(path):
+            problems.append(
+                Problem(SET.where, "", f"{name[:60]!r} names no field and value", "write --set a.b=value")
+            )
+            continue
+        _add(path, text, SET, _NEVER_BY_SET, found, problems)
+    return found, problems
+
+
+def from_environment(environ: Mapping[str, str]) -> tuple[list[Override], list[Problem]]:
+    """What variables ask for, in the order of their names, and what is wrong with them."""
+    found: list[Override] = []
+    problems: list[Problem] = []
+    for variable in sorted(_ours(environ)):
+        origin = Origin(f"environment {variable}", f"environment {variable}")
+        path = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+        if not all(path):
+            do = f"write {PREFIX}A__B for the field a.b, or unset it"
+            problems.append(Problem(origin.where, "", "it names no field", do))
+            continue
+        _add(path, environ[variable], origin, _NEVER_BY_ENVIRONMENT, found, problems)
+    return found, problems
+
+
+def _ours(environ: Mapping[str, str]) -> Iterable[str]:
+    for variable, text in environ.items():
+        reserved = variable in RESERVED_VARIABLES or variable.startswith(RESERVED_PREFIX)
+        if variable.startswith(PREFIX) and not reserved and text.strip():
+            yield variable
+
+
+def _add(
+    path: FieldPath,
+    text: str,
+    origin: Origin,
+    never: Mapping[str, str],
+    found: list[Override],
+    problems: list[Problem],
+) -> None:
+    why = never.get(str(path[0]))
+    if why is not None:
+        problems.append(Problem(origin.where, dotted(path), f"it can't be set here: {why}", _IN_THE_DOCUMENT))
+        return
+    parsed = parse(text)
+    problems += [Problem(origin.where, dotted((*path, *f.path)), f.what, f.do) for f in parsed.faults]
+    if not parsed.faults:
+        found.append(Override(path, parsed.value, origin))
