@@ -27,7 +27,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; its shape 
 
 @app.callback()
 def _global(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
+    ] = False,
 ) -> None:
     if version:
         typer.echo(f"diptych {__version__}")
@@ -36,11 +38,17 @@ def _global(
 
 @app.command()
 def up(
-    file: Annotated[Path | None, typer.Argument(help="The document. Without one: the embedded model, here.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model instead: a Hugging Face id, a path, or `embedded`.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="The document. Without one: the embedded model, here.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model instead: a Hugging Face id, a path, or `embedded`.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Port of the endpoint: exactly this one.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the service.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a field: a.b=c. May be repeated.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a field: a.b=c. May be repeated.")
+    ] = None,
     foreground: Annotated[bool, typer.Option(help="Stay, and take it down on Ctrl-C.")] = False,
 ) -> None:
     """Bring the service up and wait until a KV transfer is proven."""
@@ -67,7 +75,9 @@ def chat(
     name: NameOption = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens in an answer.", min=1)] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0 is greedy.", min=0)] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling temperature; 0 is greedy.", min=0)
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Talk to the model; below each answer stands what every phase took."""
@@ -76,16 +86,27 @@ def chat(
 
     endpoint = endpoint_of(_the_name(name))
     raise typer.Exit(
-        run_chat(endpoint, text, json_output=json_output, max_tokens=max_tokens, system=system, temperature=temperature)
+        run_chat(
+            endpoint,
+            text,
+            json_output=json_output,
+            max_tokens=max_tokens,
+            system=system,
+            temperature=temperature,
+        )
     )
 
 
 @app.command()
 def logs(
-    phase: Annotated[str | None, typer.Argument(help="prefill, decode, aggregated or ray. Default: the phases.")] = None,
+    phase: Annotated[
+        str | None, typer.Argument(help="prefill, decode, aggregated or ray. Default: the phases.")
+    ] = None,
     name: NameOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay and print what is written.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines of each phase from the end.", min=1)] = 200,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", help="Lines of each phase from the end.", min=1)
+    ] = 200,
 ) -> None:
     """Show the engines' logs by phase."""
     from diptych.cli.logs import run_logs

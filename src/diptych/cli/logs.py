@@ -39,7 +39,9 @@ def _files(directory: Path, phase: str) -> list[Path]:
     return other_log_files(directory) if phase == RAY else phase_log_files(directory, phase)
 
 
-def _print_new(phase: str, files: list[Path], read: dict[Path, int], limit: int | None, *, prefix: bool) -> None:
+def _print_new(
+    phase: str, files: list[Path], read: dict[Path, int], limit: int | None, *, prefix: bool
+) -> None:
     fresh = []
     for path in files:
         with path.open("rb") as file:

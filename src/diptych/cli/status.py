@@ -36,7 +36,10 @@ def _show(status: Status) -> None:
     console, state = out(), status.state
     word = "ready" if status.ready else "not ready"
     since = format_duration(time.time() - (state.ready_at or state.started_at))
-    console.print(f"{state.name}: {word}, {state.model} ({state.topology}) at {state.url}/v1, since {since}", highlight=False)
+    console.print(
+        f"{state.name}: {word}, {state.model} ({state.topology}) at {state.url}/v1, since {since}",
+        highlight=False,
+    )
     if status.blocker:
         console.print(f"  blocked: {status.blocker}", highlight=False, markup=False)
     table = Table(box=None, padding=(0, 2), header_style="dim")
@@ -54,4 +57,8 @@ def _show(status: Status) -> None:
             format_bytes(sum(c["kv_transfer_bytes"] for c in counters)) if counters else "–",
         )
     console.print(table)
-    console.print(f"  {status.processes} processes, {format_bytes(status.memory_bytes)} resident in all", style="dim", highlight=False)
+    console.print(
+        f"  {status.processes} processes, {format_bytes(status.memory_bytes)} resident in all",
+        style="dim",
+        highlight=False,
+    )

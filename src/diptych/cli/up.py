@@ -25,8 +25,10 @@ class LiveView(View):
     def __init__(self, console: Console, stage_names: tuple[str, ...]) -> None:
         self._console = console
         self._began = time.time()
-        self._rows = {name: ("waiting", 0.0, 0.0, "") for name in stage_names}
-        self._live = Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
+        self._rows = dict.fromkeys(stage_names, ("waiting", 0.0, 0.0, ""))
+        self._live = (
+            Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
+        )
 
     def __enter__(self) -> "LiveView":
         if self._live:
@@ -45,7 +47,12 @@ class LiveView(View):
         _, began, _, text = self._rows[event.stage]
         began = began or event.at
         state = "done" if event.kind == "done" else "running"
-        self._rows[event.stage] = (state, began, event.at if state == "done" else 0.0, event.text or ("" if state == "done" else text))
+        self._rows[event.stage] = (
+            state,
+            began,
+            event.at if state == "done" else 0.0,
+            event.text or ("" if state == "done" else text),
+        )
         if not self._live:
             self._print_line(event, began)
         self.tick()
@@ -120,12 +127,21 @@ def _announce(service: Service, took_s: float) -> None:
     line("    -H 'Content-Type: application/json' \\")
     line(f"""    -d '{{"model": "{state.model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'""")
     line()
-    key = _key_file(service)
-    line(f"""  python -c 'import openai, pathlib; c = openai.OpenAI(base_url="{state.url}/v1", api_key=pathlib.Path("{key}").read_text().strip()); """
-         f"""print(c.chat.completions.create(model="{state.model}", messages=[{{"role": "user", "content": "Hello!"}}]).choices[0].message.content)'""")
+    line(f"  python -c '{_python_line(service)}'")
     line()
     line("  diptych chat    talk to it; shows what each phase took")
     line("  diptych status  what is up        diptych down  take it down")
+
+
+def _python_line(service: Service) -> str:
+    """One line for the official client; in single quotes for the shell."""
+    state = service.state
+    key = f'pathlib.Path("{_key_file(service)}").read_text().strip()'
+    messages = '[{"role": "user", "content": "Hello!"}]'
+    return (
+        f'import openai, pathlib; client = openai.OpenAI(base_url="{state.url}/v1", api_key={key}); '
+        f'print(client.chat.completions.create(model="{state.model}", messages={messages}).choices[0].message.content)'
+    )
 
 
 def _key_file(service: Service) -> str:

@@ -54,7 +54,9 @@ def _end(paths: ServicePaths, mark: Mark) -> None:
     left = end_all(mark)
     if left:
         rows = ", ".join(f"{process.name} (pid {process.pid})" for process in left)
-        raise StartError(f"These processes could not be ended: {rows}.", "End them by hand, then run `diptych down` again.")
+        raise StartError(
+            f"These processes could not be ended: {rows}.", "End them by hand, then run `diptych down` again."
+        )
     for path in (paths.state, paths.plan, paths.api_key, paths.curl_header, paths.ray_token, paths.events):
         path.unlink(missing_ok=True)
     shutil.rmtree(paths.ray, ignore_errors=True)

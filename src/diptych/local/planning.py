@@ -1,13 +1,13 @@
 """From a document to a plan: what this machine gives each phase, checked before anything starts."""
 
-import os
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diptych.errors import ModelError, SetupError
+from diptych.errors import ModelError, SetupError, StartError
 from diptych.local.budget import MIB, Demand, check_memory, default_kv_cache, default_max_model_len
 from diptych.local.environment import has_cuda_engine
 from diptych.local.events import STAGES, STAGES_AGGREGATED
@@ -21,7 +21,8 @@ from diptych.spec import Document, PhaseSection
 
 _OBJECT_STORE_BYTES = 128 * MIB
 _UNSIZED_KV_CACHE = 1024 * MIB
-_START_DEADLINE_S = 600.0
+_START_DEADLINE_S = 900.0
+_GPU_MEMORY = 0.9
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 4}
 
 
@@ -35,7 +36,11 @@ class Model:
 
 
 def make_plan(
-    document: Document, model: Model, paths: ServicePaths, say: Callable[[str], None], run_id: str | None = None
+    document: Document,
+    model: Model,
+    paths: ServicePaths,
+    say: Callable[[str], None],
+    run_id: str | None = None,
 ) -> Plan:
     """Work out the whole plan; writes the key files, starts nothing.
 
@@ -51,7 +56,11 @@ def make_plan(
         say(moved)
     phases = {"aggregated": document.decode} if document.topology == "aggregated" else _split(document)
     on_gpu = bool(hardware.gpus) and has_cuda_engine()
-    shares = _gpu_shares(phases, hardware, say) if on_gpu else _cpu_shares(document, phases, model, hardware, say)
+    shares = (
+        _gpu_shares(document, phases, hardware, say)
+        if on_gpu
+        else _cpu_shares(document, phases, model, hardware, say)
+    )
     run_id = run_id or secrets.token_hex(8)
     key_file = _write_keys(document, paths)
     place = Place(
@@ -60,7 +69,7 @@ def make_plan(
         host=LOOPBACK,
         phases=shares,
         api_key_file=str(key_file),
-        engine_defaults=_engine_defaults(document, model, on_gpu, len(hardware.gpus)),
+        engine_defaults=_engine_defaults(model, shares),
         environment={"VLLM_USE_FLASHINFER_SAMPLER": "0"} if on_gpu else {},
     )
     return Plan(
@@ -96,7 +105,11 @@ def _split(document: Document) -> dict[str, PhaseSection]:
 
 
 def _cpu_shares(
-    document: Document, phases: dict[str, PhaseSection], model: Model, hardware: Hardware, say: Callable[[str], None]
+    document: Document,
+    phases: dict[str, PhaseSection],
+    model: Model,
+    hardware: Hardware,
+    say: Callable[[str], None],
 ) -> dict[str, PhasePlace]:
     """Each replica's cores and KV cache; refuses what does not fit into memory."""
     shape = read_model_shape(model.directory)
@@ -140,27 +153,50 @@ def _in_memory(on_disk: int, kwargs: dict[str, Any], model: Model, shape: ModelS
     return on_disk * _dtype_bytes(kwargs, model, shape) // stored
 
 
-def _gpu_shares(phases: dict[str, PhaseSection], hardware: Hardware, say: Callable[[str], None]) -> dict[str, PhasePlace]:
-    """One GPU per replica where there are enough, else a share of the first."""
-    replicas = sum(phase.num_replicas for phase in phases.values())
-    share = 1.0 if replicas <= len(hardware.gpus) else round(len(hardware.gpus) / replicas, 2)
-    if share < 1.0:
-        say(f"{replicas} replicas share {len(hardware.gpus)} GPU(s): each gets {share:.0%} of one and of its memory.")
+def _gpu_shares(
+    document: Document, phases: dict[str, PhaseSection], hardware: Hardware, say: Callable[[str], None]
+) -> dict[str, PhasePlace]:
+    """Its own GPUs for each replica where there are enough, else an equal share of those there are.
+
+    Raises:
+        StartError: replicas that need several GPUs each cannot have them.
+    """
+    wanted = {name: _gpus_of(document, phase) for name, phase in phases.items()}
+    total = sum(wanted[name] * phase.num_replicas for name, phase in phases.items())
+    shares: dict[str, float] = dict(wanted)
+    if total > len(hardware.gpus):
+        if max(wanted.values()) > 1:
+            raise StartError(
+                f"{total} GPUs are needed, {len(hardware.gpus)} are here.",
+                "Lower tensor_parallel_size or the number of replicas.",
+            )
+        share = _gpu_fraction(total, len(hardware.gpus))
+        shares = dict.fromkeys(wanted, share)
+        say(f"{total} replicas share {len(hardware.gpus)} GPU(s): each gets {share:.0%} of one.")
     ports = free_ports(len(phases))
     return {
-        name: PhasePlace(gpus=share, side_channel_port=port) for (name, _), port in zip(phases.items(), ports, strict=True)
+        name: PhasePlace(gpus=shares[name], side_channel_port=port)
+        for name, port in zip(phases, ports, strict=True)
     }
 
 
-def _engine_defaults(document: Document, model: Model, on_gpu: bool, gpus: int) -> dict[str, Any]:
+def _gpus_of(document: Document, phase: PhaseSection) -> int:
+    kwargs = document.engine_kwargs | phase.engine_kwargs
+    return int(kwargs.get("tensor_parallel_size", 1)) * int(kwargs.get("pipeline_parallel_size", 1))
+
+
+def _gpu_fraction(replicas: int, gpus: int) -> float:
+    """The share of one GPU for each of more replicas than GPUs: as many on each GPU as must be."""
+    return math.floor(100 / math.ceil(replicas / gpus)) / 100
+
+
+def _engine_defaults(model: Model, shares: dict[str, PhasePlace]) -> dict[str, Any]:
     """What the engines get unless the document says otherwise."""
-    defaults: dict[str, Any] = {}
-    if "max_model_len" not in document.engine_kwargs:
-        shape = read_model_shape(model.directory)
-        defaults["max_model_len"] = default_max_model_len(shape.max_position_embeddings, {})
-    if on_gpu:
-        replicas = sum(phase.num_replicas for phase in _split(document).values())
-        defaults["gpu_memory_utilization"] = 0.9 if replicas <= gpus else round(0.9 * gpus / replicas, 2)
+    shape = read_model_shape(model.directory)
+    defaults: dict[str, Any] = {"max_model_len": default_max_model_len(shape.max_position_embeddings, {})}
+    gpus = next(iter(shares.values())).gpus
+    if gpus:
+        defaults["gpu_memory_utilization"] = round(_GPU_MEMORY * min(gpus, 1.0), 2)
     else:
         defaults["enforce_eager"] = True
         if model.embedded:
@@ -186,9 +222,12 @@ def _first_key(path: Path) -> str:
     try:
         keys = path.read_text().split()
     except OSError as error:
-        raise SetupError(f"The API key file {path} cannot be read: {error.strerror}.", "Name another in access.api_key_file.") from None
+        raise SetupError(
+            f"The API key file {path} cannot be read: {error.strerror}.",
+            "Name another in access.api_key_file.",
+        ) from None
     if not keys:
         raise SetupError(f"The API key file {path} is empty.", "Put one key per line into it.")
-    if os.stat(path).st_mode & 0o077:
+    if path.stat().st_mode & 0o077:
         raise SetupError(f"The API key file {path} can be read by others.", f"Run `chmod 600 {path}`.")
     return keys[0]

@@ -27,7 +27,9 @@ def holder(port: int) -> str:
     """The process that listens on a port, as "NAME (pid N)"; "another process" when it may not be seen."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
-            listening = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            listening = (
+                connection.status == psutil.CONN_LISTEN and getattr(connection.laddr, "port", None) == port
+            )
             if listening and connection.pid:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return "another process"
@@ -61,7 +63,7 @@ def choose_port(asked: int | None) -> tuple[int, str | None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different, outside the range the kernel gives to outgoing connections' usual picks."""
+    """Ports that are free on the loopback interface now, all different."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

@@ -24,7 +24,9 @@ def prove(plan: Plan, events: EventLog) -> None:
     """
     key = Path(plan.api_key_file).read_text().split()[0]
     headers = {"authorization": f"Bearer {key}", "x-diptych-timing": "include"}
-    with httpx.Client(base_url=plan.url, headers=headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False) as client:
+    with httpx.Client(
+        base_url=plan.url, headers=headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False
+    ) as client:
         if plan.topology == "aggregated":
             _stage(events, "first answer", lambda: _ask(client, plan.model, words=8))
             return
@@ -43,7 +45,9 @@ def _first_handshake(client: httpx.Client, plan: Plan) -> str:
     deadline = time.monotonic() + _PREFILL_SEEN_WITHIN_S
     while not any(replica["ready"] for replica in _phases(client).get("prefill", [])):
         if time.monotonic() > deadline:
-            raise StartError("The decode engine does not see a prefill replica.", "`diptych logs decode` shows why.")
+            raise StartError(
+                "The decode engine does not see a prefill replica.", "`diptych logs decode` shows why."
+            )
         time.sleep(0.2)
     _remote(_ask(client, plan.model, words=4))
     return "prefill and decode met"

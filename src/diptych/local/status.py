@@ -129,7 +129,9 @@ def _phase(phase: str, told: list[dict[str, Any]], processes: list[ServiceProces
     engines = [process for process in own if process.role == "engine"]
     stopped = {process.pid for process in own if process.is_stopped}
     alive = {process.pid for process in engines} - stopped
-    ready = [one for one in told if one["ready"] and (one["engine_pid"] is None or one["engine_pid"] in alive)]
+    ready = [
+        one for one in told if one["ready"] and (one["engine_pid"] is None or one["engine_pid"] in alive)
+    ]
     problems = [one["problem"] for one in told if one.get("problem")]
     problems += [f"engine process {pid} is stopped" for pid in sorted(stopped)]
     return PhaseStatus(

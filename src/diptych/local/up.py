@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from diptych.spec import Document
 _CLEAN_UP_S = 30.0
 _SPACE_NEEDED = 256 * 2**20
 
+
 @dataclass(frozen=True)
 class Service:
     """A service that is up: what it is called, where it answers and with which key file."""
@@ -33,6 +34,7 @@ class Service:
     state: ServiceState
     paths: ServicePaths
     already: bool
+
 
 class View:
     """Told what happens while a service comes up; the command line draws it."""
@@ -46,7 +48,10 @@ class View:
     def tick(self) -> None:
         """Time has passed."""
 
-def bring_up(document: Document, document_path: Path | None, view: View, *, hold: bool = False) -> Iterator[Service]:
+
+def bring_up(
+    document: Document, document_path: Path | None, view: View, *, hold: bool = False
+) -> Generator[Service, None, None]:
     """Bring the service up and yield it when it is ready; with `hold`, it lives until the generator is closed.
 
     Whatever ends the generator before that (an error, Ctrl-C, `close()`) leaves nothing running.
@@ -82,13 +87,17 @@ def bring_up(document: Document, document_path: Path | None, view: View, *, hold
         _let_go(keeper)
     yield service
 
+
 def _already_up(paths: ServicePaths, document: Document) -> ServiceState | None:
     state = load(paths)
     if state is None or not is_alive(state.keeper_pid, Mark(state.run_id, paths.ray)):
         return None
     if state.ready_at is None:
-        raise StartError(f"The service {document.name!r} is still coming up or going down.", "`diptych status` shows it.")
+        raise StartError(
+            f"The service {document.name!r} is still coming up or going down.", "`diptych status` shows it."
+        )
     return state
+
 
 def _prepare(
     document: Document, document_path: Path | None, paths: ServicePaths, view: View
@@ -110,6 +119,7 @@ def _prepare(
     )
     return plan, state
 
+
 def find_model(document: Document, view: View) -> Model:
     """The document's model on this disk: the embedded one made ready once, a path checked, a hub's model fetched."""
     view.stage(Event("start", "model", at=time.time()))
@@ -122,6 +132,7 @@ def find_model(document: Document, view: View) -> Model:
     source = EMBEDDED.hub_id if embedded else document.model.source
     view.stage(Event("done", "model", at=time.time()))
     return Model(Path(directory), source, embedded)
+
 
 def _spawn_keeper(plan: Plan, paths: ServicePaths) -> "subprocess.Popen[str]":
     shutil.rmtree(paths.ray, ignore_errors=True)
@@ -138,6 +149,7 @@ def _spawn_keeper(plan: Plan, paths: ServicePaths) -> "subprocess.Popen[str]":
             start_new_session=True,
         )
 
+
 def _follow(keeper: "subprocess.Popen[str]", plan: Plan, paths: ServicePaths, view: View) -> None:
     for event in EventLog(paths.events).follow():
         if event is None:
@@ -153,22 +165,28 @@ def _follow(keeper: "subprocess.Popen[str]", plan: Plan, paths: ServicePaths, vi
         if event.kind == "stopped":
             raise StartError(f"The service was stopped while it came up: {event.text}.")
 
+
 def _has_ended(paths: ServicePaths) -> bool:
     """Whether the last event says how it ended (it may be written but not read yet)."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         return json.loads(paths.events.read_text().splitlines()[-1])["kind"] in ("failed", "stopped", "ready")
     return False
 
+
 def _silent_end(code: int, paths: ServicePaths) -> str:
     if code < 0:
         return f"The keeper of the service was killed by signal {-code}."
-    lines = paths.keeper_log.read_text(errors="replace").strip().splitlines() if paths.keeper_log.exists() else []
+    lines = (
+        paths.keeper_log.read_text(errors="replace").strip().splitlines() if paths.keeper_log.exists() else []
+    )
     return f"The keeper of the service ended with code {code}: {lines[-1] if lines else 'it wrote nothing'}"
+
 
 def _let_go(keeper: "subprocess.Popen[str]") -> None:
     assert keeper.stdin is not None
     keeper.stdin.write("detach\n")
     keeper.stdin.close()
+
 
 def _wait_while_it_lives(keeper: "subprocess.Popen[str]", plan: Plan, view: View) -> None:
     while keeper.poll() is None:
@@ -178,9 +196,11 @@ def _wait_while_it_lives(keeper: "subprocess.Popen[str]", plan: Plan, view: View
     if last:
         raise StartError(last[-1].text, last[-1].hint)
 
+
 def _events(plan: Plan) -> list[Event]:
     lines = Path(plan.events).read_text().splitlines()
     return [Event(**json.loads(line)) for line in lines]
+
 
 def _tear_down(keeper: "subprocess.Popen[str]", plan: Plan, paths: ServicePaths) -> None:
     """End the keeper and all it started, and stay until that is done, whatever is pressed meanwhile."""
@@ -200,11 +220,13 @@ def _tear_down(keeper: "subprocess.Popen[str]", plan: Plan, paths: ServicePaths)
         paths.state.unlink(missing_ok=True)
         paths.plan.unlink(missing_ok=True)
 
+
 def _require_space(paths: ServicePaths) -> None:
     for directory in (paths.directory, paths.ray.parent):
         free = shutil.disk_usage(directory).free
         if free < _SPACE_NEEDED:
             raise StartError(
-                f"The disk that holds {directory} is full: {free // 2**20} MiB free, {_SPACE_NEEDED // 2**20} needed for logs.",
+                f"The disk that holds {directory} is full: {free // 2**20} MiB free, "
+                f"{_SPACE_NEEDED // 2**20} needed for logs.",
                 "Free space there, or point TMPDIR and DIPTYCH_STATE_DIR elsewhere.",
             )

@@ -17,7 +17,8 @@ class PhasePlace:
     """What one phase gets of the machine, per replica.
 
     `cores` has one tuple of core numbers per replica (empty: not bound), `kv_cache_bytes` is None where the engine
-    sizes its own KV cache (GPUs, by `gpu_memory_utilization`), `gpus` is the share of a GPU (0 on CPUs),
+    sizes its own KV cache (GPUs, by `gpu_memory_utilization`), `gpus` is how many GPUs, or which share of one
+    (0 on CPUs),
     `side_channel_port` is the first of the ports on which replicas meet for a KV transfer.
     """
 
@@ -60,18 +61,20 @@ def serve_config(document: Document, place: Place) -> dict[str, Any]:
 
 def _llm_config(document: Document, place: Place, phase: str, settings: PhaseSection) -> dict[str, Any]:
     share = place.phases[phase]
-    on_gpu = share.gpus > 0
+    resources = {"num_cpus": 0} | ({"num_gpus": share.gpus} if share.gpus else {})
     return {
         "model_loading_config": {"model_id": place.model_name, "model_source": place.model_path},
-        "accelerator_config": {"kind": "gpu" if on_gpu else "cpu"},
-        "placement_group_config": {"bundles": [{"CPU": 1, "GPU": share.gpus} if on_gpu else {"CPU": 1}]},
+        # On this machine the replica itself holds its GPUs, and its engine inherits them. Ray's "gpu" kind would
+        # start a Ray worker per GPU and a task that only looks at the hardware: two more processes per engine.
+        "accelerator_config": {"kind": "cpu"},
+        "placement_group_config": {"bundles": [{"CPU": 1}]},
         "log_engine_metrics": False,
         "callback_config": {"callback_class": "diptych.serving.engine.LocalModelCallback"},
         "runtime_env": {"env_vars": _environment(place, share)},
         "engine_kwargs": _engine_kwargs(document, place, phase, settings),
         "deployment_config": {
             "num_replicas": settings.num_replicas,
-            "ray_actor_options": {"num_cpus": 0},
+            "ray_actor_options": resources,
         },
         "experimental_configs": {"NIXL_SIDE_CHANNEL_PORT_BASE": share.side_channel_port},
     }

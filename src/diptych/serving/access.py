@@ -33,7 +33,8 @@ class ApiKeys:
     def admit(self, presented: str) -> bool:
         """Whether the key is one of ours; takes the same time wherever a wrong key differs."""
         digest = hashlib.sha256(presented.encode()).digest()
-        return any([hmac.compare_digest(digest, known) for known in self._current()])
+        matches = [hmac.compare_digest(digest, known) for known in self._current()]
+        return any(matches)
 
     def _current(self) -> list[bytes]:
         try:
@@ -48,7 +49,7 @@ class ApiKeys:
 
 
 class AccessMiddleware:
-    """Refuses requests without a key (401), with too large a body (413) or with KV-transfer settings of their own (400).
+    """Refuses requests without a key (401), too large (413) or with KV-transfer settings of their own (400).
 
     `kv_transfer_params` says from which address the KV cache is read: a client that could set it could make the
     engine read from anywhere.

@@ -32,7 +32,12 @@ def build_app(args: dict[str, Any]) -> Application:
     access = own.pop("access", None) or {}
     facing = {"api_key_file": access.get("api_key_file")}
     if "llm_config" in own:
-        return _deploy(LLMConfig.model_validate(own["llm_config"]), "Aggregated:", serve.ingress()(AggregatedServer), facing)
+        return _deploy(
+            LLMConfig.model_validate(own["llm_config"]),
+            "Aggregated:",
+            serve.ingress()(AggregatedServer),
+            facing,
+        )
     config = PDServingArgs.model_validate(own)
     prefill = _deploy(config.prefill_config, "Prefill:", PrefillServer, {})
     facing["prefill_server"] = prefill
@@ -40,7 +45,10 @@ def build_app(args: dict[str, Any]) -> Application:
 
 
 def _deploy(config: LLMConfig, prefix: str, cls: Any, bound: dict[str, Any]) -> Application:
-    health = {"health_check_period_s": HEALTH_CHECK_PERIOD_S, "health_check_timeout_s": HEALTH_CHECK_TIMEOUT_S}
+    health = {
+        "health_check_period_s": HEALTH_CHECK_PERIOD_S,
+        "health_check_timeout_s": HEALTH_CHECK_TIMEOUT_S,
+    }
     return build_llm_deployment(
         config, name_prefix=prefix, bind_kwargs=bound, deployment_cls=cls, override_serve_options=health
     )

@@ -76,7 +76,9 @@ class NixlConnector(NixlPullConnector):
         self.connector_scheduler = None
         self.connector_worker = None
         if role == KVConnectorRole.SCHEDULER:
-            self.connector_scheduler = NixlPullConnectorScheduler(vllm_config, self.engine_id, kv_cache_config)
+            self.connector_scheduler = NixlPullConnectorScheduler(
+                vllm_config, self.engine_id, kv_cache_config
+            )
         else:
             self.connector_worker = RecordingWorker(vllm_config, self.engine_id, kv_cache_config)
 

@@ -1,7 +1,7 @@
 """The engines of both phases: Ray Serve LLM's vLLM engine, without what a small machine pays for nothing.
 
-Ray forces vLLM's multiprocess executor on CPUs: one more process per engine, which imports everything again and
-spins on shared memory after each request. With one worker per engine the engine process can do the work itself;
+Ray has each engine start its workers as further processes, which import everything again and, on CPUs, spin on
+shared memory after each request. With one worker per engine the engine process can do the work itself;
 `InEngineExecutor` is vLLM's own in-process executor, bound to the phase's cores.
 """
 
@@ -12,11 +12,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 from ray import serve
-
 from vllm.v1.engine import utils as engine_utils
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
@@ -27,7 +28,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 class InEngineExecutor(UniProcExecutor):
-    """Runs the model inside the engine process, on the replica's cores; ends when the replica ends."""
+    """Runs the model inside the engine process, on the replica's cores; ends when the replica ends.
+
+    Its group of one process meets over a file: vLLM 0.26 would listen on every interface for nobody to come.
+    """
+
+    def _distributed_args(self) -> tuple[str, int, int]:
+        _, rank, local_rank = super()._distributed_args()
+        return f"file://{tempfile.gettempdir()}/diptych_group_{uuid.uuid4().hex}", rank, local_rank
 
     def _init_executor(self) -> None:
         die_with_parent()
@@ -78,7 +86,7 @@ def own_cores(groups: str, rank: int) -> str:
 
 
 class Engine(VLLMEngine):
-    """Ray Serve LLM's engine; a CPU engine with one worker runs it in its own process."""
+    """Ray Serve LLM's engine; one with a single worker runs it in the engine process."""
 
     def __init__(self, llm_config: Any) -> None:
         groups = os.environ.get(CORES_ENV)
@@ -88,13 +96,12 @@ class Engine(VLLMEngine):
 
     def _prepare_engine_config(self, *args: Any) -> Any:
         engine_args, frontend_args, config = super()._prepare_engine_config(*args)
-        parallel = config.parallel_config
-        if config.device_config.device_type == "cpu" and parallel.world_size == 1:
-            parallel.distributed_executor_backend = InEngineExecutor
+        if config.parallel_config.world_size == 1:
+            config.parallel_config.distributed_executor_backend = InEngineExecutor
         return engine_args, frontend_args, config
 
     def _start_async_llm_engine(self, engine_args: Any, config: Any, *args: Any) -> Any:
-        if config.parallel_config.distributed_executor_backend is InEngineExecutor:
+        if config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1:
             with engine_process_forked():
                 return super()._start_async_llm_engine(engine_args, config, *args)
         return super()._start_async_llm_engine(engine_args, config, *args)

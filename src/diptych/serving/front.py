@@ -20,7 +20,9 @@ from diptych.serving.ray_llm import (
 )
 
 # Of the engine's own routes only these stay: the others reach into the engine past the orchestrator.
-ENGINE_PATHS = frozenset({"/v1/models", "/v1/models/{model:path}", "/tokenize", "/detokenize", "/version", "/metrics"})
+ENGINE_PATHS = frozenset(
+    {"/v1/models", "/v1/models/{model:path}", "/tokenize", "/detokenize", "/version", "/metrics"}
+)
 TIMING_HEADER = "x-diptych-timing"
 RETRY_AFTER_S = "10"
 _DONE = "data: [DONE]"
@@ -70,7 +72,7 @@ async def answer(runner: Whole, server: Any, body: Any, request: Request) -> Res
     items = await runner.run(body, raw, record)
     try:
         first = await _first_unless_gone(items, request)
-    except ClientGone:
+    except ClientGoneError:
         return Response(status_code=499)
     except Exception:
         # Serve replaces the replica of a dead engine; anything else is the engine's own error and stays one.
@@ -87,19 +89,19 @@ async def answer(runner: Whole, server: Any, body: Any, request: Request) -> Res
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
-class ClientGone(Exception):
+class ClientGoneError(Exception):
     """The client closed its connection before there was an answer."""
 
 
 async def _first_unless_gone(items: Any, request: Request) -> Any:
-    """The first item, or ClientGone; the engine's work on the request ends with it."""
+    """The first item, or ClientGoneError; the engine's work on the request ends with it."""
     first = asyncio.ensure_future(anext(aiter(items)))
     gone = asyncio.ensure_future(_until_disconnected(request))
     try:
         await asyncio.wait({first, gone}, return_when=asyncio.FIRST_COMPLETED)
         if first.done():
             return first.result()
-        raise ClientGone
+        raise ClientGoneError
     finally:
         for task in (first, gone):
             task.cancel()
@@ -117,7 +119,9 @@ async def _stream(first: Any, items: Any, record: Record | None, server: Any) ->
             yield _with_record(item, record)
     except Exception:
         died = await _engine_died(server)
-        message = "The engine died while it wrote this answer." if died else "The engine failed on this request."
+        message = (
+            "The engine died while it wrote this answer." if died else "The engine failed on this request."
+        )
         yield f"data: {json.dumps(error_body(message, 'server_error', 503 if died else 500))}\n\n{_DONE}\n\n"
 
 
@@ -125,7 +129,12 @@ def _with_record(item: str, record: Record | None) -> str:
     """Put the record, as a chunk of its own without choices, before the end of the stream."""
     if record is None or not item.startswith(_DONE):
         return item
-    chunk = {"id": record.request_id, "object": "chat.completion.chunk", "choices": [], "diptych": record.to_json()}
+    chunk = {
+        "id": record.request_id,
+        "object": "chat.completion.chunk",
+        "choices": [],
+        "diptych": record.to_json(),
+    }
     return f"data: {json.dumps(chunk)}\n\n{item}"
 
 
@@ -151,5 +160,3 @@ def _headers(record: Record) -> dict[str, str]:
         "x-diptych-kv-transfer-bytes": record.transfer.bytes if record.transfer else None,
     }
     return {name: str(value) for name, value in told.items() if value is not None}
-
-

@@ -105,13 +105,16 @@ class Orchestrator(Whole):
             async with asyncio.timeout(PREFILL_DEADLINE_S):
                 answer = await anext(aiter(method.remote(leg, RawRequestInfo(headers=headers))))
         except Exception as error:
-            return self._recover(record, f"{type(error).__name__}: {error}")
+            self._recover(record, f"{type(error).__name__}: {error}")
+            return None
         record.prefill_ms = round((time.perf_counter() - started) * 1e3, 3)
         if isinstance(answer, ErrorResponse):
-            return self._recover(record, answer.error.message)
+            self._recover(record, answer.error.message)
+            return None
         params: dict[str, Any] | None = answer.kv_transfer_params
         if not params:
-            return self._recover(record, "prefill returned no KV cache")
+            self._recover(record, "prefill returned no KV cache")
+            return None
         record.prefill_replica = params.get("remote_engine_id")
         return params
 

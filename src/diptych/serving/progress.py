@@ -25,7 +25,7 @@ def wait_instead_of_spinning() -> None:
 
 
 def _patient(config_class: Any) -> Any:
-    class PatientConfig(config_class):  # type: ignore[misc]
+    class PatientConfig(config_class):
         is_patient = True
 
         def __setattr__(self, name: str, value: Any) -> None:

@@ -13,6 +13,8 @@ from ray.llm._internal.serve.core.configs.openai_api_models import (
 )
 from ray.llm._internal.serve.core.ingress.utils import (
     NON_STREAMING_RESPONSE_TYPES,
+)
+from ray.llm._internal.serve.core.ingress.utils import (
     _sanitize_chat_completion_request as materialise_chat_messages,
 )
 from ray.llm._internal.serve.core.protocol import RawRequestInfo

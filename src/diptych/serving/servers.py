@@ -13,7 +13,13 @@ from diptych.serving.engine import Engine
 from diptych.serving.front import build_front
 from diptych.serving.loopback import keep_replica_on_loopback
 from diptych.serving.orchestrate import Orchestrator, Whole
-from diptych.serving.ray_llm import ChatCompletionRequest, LLMServer, PDDecodeServer, PDPrefillServer, broadcast
+from diptych.serving.ray_llm import (
+    ChatCompletionRequest,
+    LLMServer,
+    PDDecodeServer,
+    PDPrefillServer,
+    broadcast,
+)
 from diptych.serving.vitals import EngineVitals
 
 _LOOK_EVERY_S = 1.0
@@ -91,7 +97,7 @@ class AggregatedServer(Phase, LLMServer):
 
     phase = "aggregated"
 
-    async def __init__(self, llm_config: Any, *, api_key_file: str | None = None) -> None:
+    async def __init__(self, llm_config: Any, *, api_key_file: str | None = None) -> None:  # type: ignore[misc]
         self._api_key_file = api_key_file
         await super().__init__(llm_config)
 
@@ -109,7 +115,9 @@ class DecodeServer(Phase, PDDecodeServer):
 
     phase = "decode"
 
-    async def __init__(self, llm_config: Any, *, prefill_server: Any, api_key_file: str | None = None) -> None:
+    async def __init__(  # type: ignore[misc]
+        self, llm_config: Any, *, prefill_server: Any, api_key_file: str | None = None
+    ) -> None:
         self._api_key_file = api_key_file
         self._prefill_vitals: list[dict[str, Any]] = []
         await super().__init__(llm_config, prefill_server=prefill_server)
@@ -151,4 +159,5 @@ def _engine_pid(client: Any) -> int | None:
 def _replica_name() -> str:
     from ray import serve
 
-    return serve.get_replica_context().replica_id.unique_id
+    name: str = serve.get_replica_context().replica_id.unique_id
+    return name

@@ -28,7 +28,9 @@ class Ledger:
         self._capacity = capacity
         self._transfers: OrderedDict[str, Transfer] = OrderedDict()
 
-    def add(self, engine_request_id: str, size: int, seconds: float, post_seconds: float, descriptors: int) -> None:
+    def add(
+        self, engine_request_id: str, size: int, seconds: float, post_seconds: float, descriptors: int
+    ) -> None:
         """Record one finished transfer. Ids that are not ours (a bare engine's) are left out."""
         found = _OUR_ID.search(engine_request_id)
         if found is None:
