@@ -64,6 +64,14 @@ class LiveView(View):
         if self._live:
             self._live.update(self._table())
 
+    def ending(self) -> None:
+        if self._live:
+            self._mark_running("failed")
+            self._live.update(self._table())
+            self._live.stop()
+            self._live = None
+        self.say("Ending what was started …")
+
     def _mark_running(self, state: str) -> None:
         for name, (now, began, ended, text) in self._rows.items():
             if now == "running":
@@ -96,19 +104,22 @@ def run_up(file: Path | None, overrides: list[str], *, foreground: bool) -> int:
     view = LiveView(err(), ("model", *stages(document.topology)))
     began = time.monotonic()
     services = bring_up(document, file, view, hold=foreground)
+    ready = False
     try:
         with view:
             service = next(services)
+        ready = True
         _announce(service, time.monotonic() - began)
         if foreground and not service.already:
             err().print("Press Ctrl-C to take it down.", style="dim")
         for _ in services:
             pass
     except KeyboardInterrupt:
-        err().print("Taking it down …", style="dim")
         services.close()
-        err().print("Interrupted: nothing is left running.")
-        return 130
+        err().print(
+            "Taken down: nothing is left running." if ready else "Interrupted: nothing is left running."
+        )
+        return 0 if ready and foreground else 130
     return 0
 
 

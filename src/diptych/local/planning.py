@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diptych.errors import ModelError, SetupError, StartError
-from diptych.local.budget import MIB, Demand, check_memory, default_kv_cache, default_max_model_len
+from diptych.local.budget import GIB, MIB, Demand, check_memory, default_kv_cache, default_max_model_len
 from diptych.local.environment import has_cuda_engine
 from diptych.local.events import STAGES, STAGES_AGGREGATED
 from diptych.local.hardware import Hardware, detect, share_cores
@@ -23,6 +23,8 @@ _OBJECT_STORE_BYTES = 128 * MIB
 _UNSIZED_KV_CACHE = 1024 * MIB
 _START_DEADLINE_S = 900.0
 _GPU_MEMORY = 0.9
+_GPU_RESERVE = 3 * GIB
+_LEAST_GPU_KV_CACHE = 512 * MIB
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 4}
 
 
@@ -56,11 +58,8 @@ def make_plan(
         say(moved)
     phases = {"aggregated": document.decode} if document.topology == "aggregated" else _split(document)
     on_gpu = bool(hardware.gpus) and has_cuda_engine()
-    shares = (
-        _gpu_shares(document, phases, hardware, say)
-        if on_gpu
-        else _cpu_shares(document, phases, model, hardware, say)
-    )
+    share_out = _gpu_shares if on_gpu else _cpu_shares
+    shares = share_out(document, phases, model, hardware, say)
     run_id = run_id or secrets.token_hex(8)
     key_file = _write_keys(document, paths)
     place = Place(
@@ -154,7 +153,11 @@ def _in_memory(on_disk: int, kwargs: dict[str, Any], model: Model, shape: ModelS
 
 
 def _gpu_shares(
-    document: Document, phases: dict[str, PhaseSection], hardware: Hardware, say: Callable[[str], None]
+    document: Document,
+    phases: dict[str, PhaseSection],
+    model: Model,
+    hardware: Hardware,
+    say: Callable[[str], None],
 ) -> dict[str, PhasePlace]:
     """Its own GPUs for each replica where there are enough, else an equal share of those there are.
 
@@ -164,6 +167,7 @@ def _gpu_shares(
     wanted = {name: _gpus_of(document, phase) for name, phase in phases.items()}
     total = sum(wanted[name] * phase.num_replicas for name, phase in phases.items())
     shares: dict[str, float] = dict(wanted)
+    kv_cache = None
     if total > len(hardware.gpus):
         if max(wanted.values()) > 1:
             raise StartError(
@@ -172,17 +176,38 @@ def _gpu_shares(
             )
         share = _gpu_fraction(total, len(hardware.gpus))
         shares = dict.fromkeys(wanted, share)
-        say(f"{total} replicas share {len(hardware.gpus)} GPU(s): each gets {share:.0%} of one.")
+        kv_cache = _shared_gpu_kv_cache(share, min(hardware.gpus), weight_bytes(model.directory))
+        say(
+            f"{total} replicas share {len(hardware.gpus)} GPU(s): each gets {share:.0%} of one and of its memory."
+        )
     ports = free_ports(len(phases))
     return {
-        name: PhasePlace(gpus=shares[name], side_channel_port=port)
-        for name, port in zip(phases, ports, strict=True)
+        name: PhasePlace((), kv_cache, shares[name], port) for name, port in zip(phases, ports, strict=True)
     }
 
 
 def _gpus_of(document: Document, phase: PhaseSection) -> int:
     kwargs = document.engine_kwargs | phase.engine_kwargs
     return int(kwargs.get("tensor_parallel_size", 1)) * int(kwargs.get("pipeline_parallel_size", 1))
+
+
+def _shared_gpu_kv_cache(share: float, gpu_memory: int, weights: int) -> int:
+    """The KV cache of an engine that shares its GPU, in bytes.
+
+    Told to the engine outright: engines that start together would each count the other's memory as gone.
+
+    Raises:
+        StartError: the share holds the weights, but no KV cache worth having.
+    """
+    budget = int(gpu_memory * _GPU_MEMORY * share)
+    left = budget - weights - _GPU_RESERVE
+    if left < _LEAST_GPU_KV_CACHE:
+        raise StartError(
+            f"Too little GPU memory: a share of {budget / GIB:.1f} GiB holds {weights / GIB:.1f} GiB of weights "
+            f"and {_GPU_RESERVE / GIB:.1f} GiB for computing, which leaves no room for a KV cache.",
+            "Choose a smaller model, a second GPU, or `topology: aggregated`.",
+        )
+    return left
 
 
 def _gpu_fraction(replicas: int, gpus: int) -> float:

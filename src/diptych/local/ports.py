@@ -1,7 +1,9 @@
 """Ports on the loopback interface: which are free, and who holds one that is not."""
 
 import contextlib
+import random
 import socket
+from pathlib import Path
 
 import psutil
 
@@ -10,6 +12,10 @@ from diptych.errors import DocumentError, StartError
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8000
 _TRIES = 100
+BLOCK = 64
+"""Ports that a phase's replicas may take after its first: one per replica and worker."""
+
+_FIRST_FIXED_PORT = 20000
 
 
 def is_free(port: int) -> bool:
@@ -63,12 +69,25 @@ def choose_port(asked: int | None) -> tuple[int, str | None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free on the loopback interface now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
+    """The first ports of `count` free blocks of `BLOCK`, below the range that the kernel hands out by itself.
+
+    What Ray and the engines start meanwhile listens on ports that the kernel picks: one of that range could be
+    taken before its engine gets to it.
+    """
+    below = range(_FIRST_FIXED_PORT, _first_ephemeral_port() - BLOCK + 1, BLOCK)
+    found: list[int] = []
+    for first in random.sample(below, len(below)):
+        if len(found) < count and all(is_free(port) for port in range(first, first + BLOCK)):
+            found.append(first)
+    if len(found) < count:
+        raise StartError(
+            f"No {BLOCK} ports in a row are free on {LOOPBACK} from {below.start} to {below.stop}."
+        )
+    return found
+
+
+def _first_ephemeral_port() -> int:
     try:
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 32768

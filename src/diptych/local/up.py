@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,9 @@ class View:
     def tick(self) -> None:
         """Time has passed."""
 
+    def ending(self) -> None:
+        """It will not come up, or was interrupted: what runs is being ended."""
+
 
 def bring_up(
     document: Document, document_path: Path | None, view: View, *, hold: bool = False
@@ -63,29 +66,39 @@ def bring_up(
     paths.create()
     with exclusive(paths):
         running = _already_up(paths, document)
-        if running is not None:
-            yield Service(running, paths, already=True)
-            return
-        require_engines()
-        _require_space(paths)
-        clear_leftovers(paths)
-        plan, state = _prepare(document, document_path, paths, view)
-        keeper = _spawn_keeper(plan, paths)
-        save(paths, state.model_copy(update={"keeper_pid": keeper.pid}))
-        try:
-            _follow(keeper, plan, paths, view)
-            service = Service(load(paths) or state, paths, already=False)
-            if hold:
-                yield service
-                _wait_while_it_lives(keeper, plan, view)
-        except BaseException:
-            _tear_down(keeper, plan, paths)
-            raise
-        if hold:
-            _tear_down(keeper, plan, paths)
-            return
+        if running is None:
+            require_engines()
+            _require_space(paths)
+            clear_leftovers(paths)
+            plan, state = _prepare(document, document_path, paths, view)
+            keeper = _spawn_keeper(plan, paths)
+            with _torn_down_on_failure(keeper, plan, paths, view):
+                save(paths, state.model_copy(update={"keeper_pid": keeper.pid}))
+                _follow(keeper, plan, paths, view)
+    if running is not None:
+        yield Service(running, paths, already=True)
+        return
+    service = Service(load(paths) or state, paths, already=False)
+    if not hold:
         _let_go(keeper)
-    yield service
+        yield service
+        return
+    with _torn_down_on_failure(keeper, plan, paths, view):
+        yield service
+        _wait_while_it_lives(keeper, plan, view)
+    _tear_down(keeper, plan, paths)
+
+
+@contextlib.contextmanager
+def _torn_down_on_failure(
+    keeper: "subprocess.Popen[str]", plan: Plan, paths: ServicePaths, view: View
+) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        view.ending()
+        _tear_down(keeper, plan, paths)
+        raise
 
 
 def _already_up(paths: ServicePaths, document: Document) -> ServiceState | None:
@@ -136,7 +149,13 @@ def find_model(document: Document, view: View) -> Model:
 
 def _spawn_keeper(plan: Plan, paths: ServicePaths) -> "subprocess.Popen[str]":
     shutil.rmtree(paths.ray, ignore_errors=True)
-    paths.ray.mkdir(mode=0o700)
+    try:
+        paths.ray.mkdir(mode=0o700)
+    except OSError as error:
+        raise StartError(
+            f"Ray's temporary directory {paths.ray} cannot be made: {error.strerror}.",
+            "Remove what is there, or point TMPDIR at a directory of your own.",
+        ) from None
     with paths.keeper_log.open("w") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "diptych.local.keeper", str(paths.plan)],
