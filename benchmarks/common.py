@@ -30,7 +30,7 @@ from diptych.local.state import load
 from diptych.models.hub import resolve_model
 
 MODEL = "smollm2-135m-instruct"
-WORDS = ["river", "stone", "lamp", "seven", "north", "paper", "cloud", "harbour", "green", "violin", "window", "forty", "silver"]
+WORDS = tuple("river stone lamp seven north paper cloud harbour green violin window forty silver".split())  # noqa: SIM905
 
 
 @dataclass

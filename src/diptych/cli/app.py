@@ -25,15 +25,21 @@ NameOption = Annotated[str | None, typer.Option("--name", help="Name of the serv
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; its shape is in docs/json.md.")]
 
 
-@app.callback()
-def _global(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
-    ] = False,
-) -> None:
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"diptych {__version__}")
         raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True),
+]
+
+
+@app.callback()
+def _global(version: VersionOption = False) -> None:
+    """Options before the command."""
 
 
 @app.command()

@@ -57,6 +57,6 @@ def _end(paths: ServicePaths, mark: Mark) -> None:
         raise StartError(
             f"These processes could not be ended: {rows}.", "End them by hand, then run `diptych down` again."
         )
-    for path in (paths.state, paths.plan, paths.api_key, paths.curl_header, paths.ray_token, paths.events):
+    for path in (*paths.secrets_and_state, paths.events):
         path.unlink(missing_ok=True)
     shutil.rmtree(paths.ray, ignore_errors=True)

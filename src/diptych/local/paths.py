@@ -70,6 +70,11 @@ class ServicePaths:
     def ray_logs(self) -> Path:
         return self.ray / "session_latest" / "logs"
 
+    @property
+    def secrets_and_state(self) -> tuple[Path, ...]:
+        """What must not outlive a run; its events and logs may."""
+        return (self.state, self.plan, self.api_key, self.curl_header, self.ray_token)
+
     def create(self) -> None:
         """Make the directory.
 

@@ -111,12 +111,12 @@ def _cpu_shares(
     say: Callable[[str], None],
 ) -> dict[str, PhasePlace]:
     """Each replica's cores and KV cache; refuses what does not fit into memory."""
-    shape = read_model_shape(model.directory)
+    shape = _shape(model)
     replicas = [phase.cores for phase in phases.values() for _ in range(phase.num_replicas)]
     cores = share_cores(hardware.cores, replicas)
     if len(replicas) > len(hardware.cores):
         say(f"{len(replicas)} replicas share {len(hardware.cores)} cores: they will slow each other down.")
-    demands, shares, weights = [], {}, weight_bytes(model.directory)
+    demands, shares, weights = [], {}, _weights(model)
     side_channel_ports = free_ports(len(phases))
     for (name, phase), side_channel_port in zip(phases.items(), side_channel_ports, strict=True):
         kwargs = document.engine_kwargs | phase.engine_kwargs
@@ -128,12 +128,32 @@ def _cpu_shares(
     return shares
 
 
-def _kv_cache_bytes(phase: PhaseSection, kwargs: dict[str, Any], model: Model, shape: ModelShape) -> int:
+def _shape(model: Model) -> ModelShape | None:
+    """The model's numbers; None for layers that we don't know: then the engine says whether it fits."""
+    try:
+        return read_model_shape(model.directory)
+    except ModelError:
+        return None
+
+
+def _weights(model: Model) -> int:
+    """The size of the weights on disk in bytes, whatever their format."""
+    try:
+        return weight_bytes(model.directory)
+    except ModelError:
+        return sum(path.stat().st_size for path in model.directory.glob("*.bin"))
+
+
+def _kv_cache_bytes(
+    phase: PhaseSection, kwargs: dict[str, Any], model: Model, shape: ModelShape | None
+) -> int:
     explicit = kwargs.get("kv_cache_memory_bytes")
     if isinstance(explicit, int):
         return explicit
     if phase.kv_cache_memory is not None:
         return phase.kv_cache_memory
+    if shape is None:
+        return _UNSIZED_KV_CACHE
     try:
         per_token = shape.kv_bytes_per_token(_dtype_bytes(kwargs, model, shape))
     except ModelError:  # a layout we cannot size: the engine says whether this is enough
@@ -141,14 +161,14 @@ def _kv_cache_bytes(phase: PhaseSection, kwargs: dict[str, Any], model: Model, s
     return default_kv_cache(per_token, default_max_model_len(shape.max_position_embeddings, kwargs))
 
 
-def _dtype_bytes(kwargs: dict[str, Any], model: Model, shape: ModelShape) -> int:
+def _dtype_bytes(kwargs: dict[str, Any], model: Model, shape: ModelShape | None) -> int:
     name = kwargs.get("dtype") or ("float32" if model.embedded else "auto")
-    return _DTYPE_BYTES.get(str(name), _DTYPE_BYTES.get(str(shape.dtype), 2))
+    return _DTYPE_BYTES.get(str(name), _DTYPE_BYTES.get(str(shape.dtype if shape else None), 2))
 
 
-def _in_memory(on_disk: int, kwargs: dict[str, Any], model: Model, shape: ModelShape) -> int:
+def _in_memory(on_disk: int, kwargs: dict[str, Any], model: Model, shape: ModelShape | None) -> int:
     """The weights' size once loaded: another type than on disk changes it."""
-    stored = _DTYPE_BYTES.get(str(shape.dtype), 2)
+    stored = _DTYPE_BYTES.get(str(shape.dtype if shape else None), 2)
     return on_disk * _dtype_bytes(kwargs, model, shape) // stored
 
 
@@ -176,7 +196,7 @@ def _gpu_shares(
             )
         share = _gpu_fraction(total, len(hardware.gpus))
         shares = dict.fromkeys(wanted, share)
-        kv_cache = _shared_gpu_kv_cache(share, min(hardware.gpus), weight_bytes(model.directory))
+        kv_cache = _shared_gpu_kv_cache(share, min(hardware.gpus), _weights(model))
         say(
             f"{total} replicas share {len(hardware.gpus)} GPU(s): each gets {share:.0%} of one and of its memory."
         )
@@ -217,8 +237,10 @@ def _gpu_fraction(replicas: int, gpus: int) -> float:
 
 def _engine_defaults(model: Model, shares: dict[str, PhasePlace]) -> dict[str, Any]:
     """What the engines get unless the document says otherwise."""
-    shape = read_model_shape(model.directory)
-    defaults: dict[str, Any] = {"max_model_len": default_max_model_len(shape.max_position_embeddings, {})}
+    shape = _shape(model)
+    defaults: dict[str, Any] = {}
+    if shape is not None:
+        defaults["max_model_len"] = default_max_model_len(shape.max_position_embeddings, {})
     gpus = next(iter(shares.values())).gpus
     if gpus:
         defaults["gpu_memory_utilization"] = round(_GPU_MEMORY * min(gpus, 1.0), 2)
@@ -245,14 +267,19 @@ def _write_keys(document: Document, paths: ServicePaths) -> Path:
 
 def _first_key(path: Path) -> str:
     try:
-        keys = path.read_text().split()
+        text = path.read_text()
     except OSError as error:
         raise SetupError(
             f"The API key file {path} cannot be read: {error.strerror}.",
             "Name another in access.api_key_file.",
         ) from None
+    keys = text.split()
     if not keys:
         raise SetupError(f"The API key file {path} is empty.", "Put one key per line into it.")
+    if any(len(line.split()) > 1 for line in text.splitlines()):
+        raise SetupError(
+            f"The API key file {path} holds more than keys.", "Put one key per line into it, nothing else."
+        )
     if path.stat().st_mode & 0o077:
         raise SetupError(f"The API key file {path} can be read by others.", f"Run `chmod 600 {path}`.")
     return keys[0]

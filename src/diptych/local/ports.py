@@ -74,7 +74,7 @@ def free_ports(count: int) -> list[int]:
     What Ray and the engines start meanwhile listens on ports that the kernel picks: one of that range could be
     taken before its engine gets to it.
     """
-    below = range(_FIRST_FIXED_PORT, _first_ephemeral_port() - BLOCK + 1, BLOCK)
+    below = range(_FIRST_FIXED_PORT, max(_first_ephemeral_port(), 32768) - BLOCK + 1, BLOCK)
     found: list[int] = []
     for first in random.sample(below, len(below)):
         if len(found) < count and all(is_free(port) for port in range(first, first + BLOCK)):

@@ -141,7 +141,7 @@ def find_model(document: Document, view: View) -> Model:
         view.stage(Event("detail", "model", text, at=time.time()))
 
     directory = resolve_model(document.model.source, document.model.revision, progress)
-    embedded = document.model.source == "embedded"
+    embedded = document.model.source in ("embedded", EMBEDDED.name)
     source = EMBEDDED.hub_id if embedded else document.model.source
     view.stage(Event("done", "model", at=time.time()))
     return Model(Path(directory), source, embedded)
@@ -236,8 +236,8 @@ def _tear_down(keeper: "subprocess.Popen[str]", plan: Plan, paths: ServicePaths)
             end_all(mark, grace_s=1.0)
             break
     with contextlib.suppress(OSError):
-        paths.state.unlink(missing_ok=True)
-        paths.plan.unlink(missing_ok=True)
+        for path in paths.secrets_and_state:
+            path.unlink(missing_ok=True)
 
 
 def _require_space(paths: ServicePaths) -> None:

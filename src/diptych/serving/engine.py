@@ -98,6 +98,9 @@ class Engine(VLLMEngine):
         engine_args, frontend_args, config = super()._prepare_engine_config(*args)
         if config.parallel_config.world_size == 1:
             config.parallel_config.distributed_executor_backend = InEngineExecutor
+        if config.kv_transfer_config is not None:
+            # A replacement takes its predecessor's port and so its id: decode would go on reading from the dead one.
+            config.kv_transfer_config.engine_id += f"-{uuid.uuid4().hex[:8]}"
         return engine_args, frontend_args, config
 
     def _start_async_llm_engine(self, engine_args: Any, config: Any, *args: Any) -> Any:

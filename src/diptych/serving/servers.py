@@ -4,7 +4,6 @@ Each follows its engine's vitals and answers `vitals()`; those that face clients
 """
 
 import asyncio
-import contextlib
 import os
 from typing import Any
 
@@ -136,14 +135,17 @@ class DecodeServer(Phase, PDDecodeServer):
 
     async def _ask_prefill(self) -> None:
         while True:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                self._prefill_vitals = await asyncio.wait_for(
-                    asyncio.to_thread(broadcast, self._prefill_handle, "vitals"), _PREFILL_ANSWERS_WITHIN_S
-                )
-                await asyncio.sleep(_ASK_PREFILL_EVERY_S)
-                continue
-            self._prefill_vitals = []
+            self._prefill_vitals = await self._vitals_of_prefill()
             await asyncio.sleep(_ASK_PREFILL_EVERY_S)
+
+    async def _vitals_of_prefill(self) -> list[dict[str, Any]]:
+        """What the prefill replicas say; nothing when one of them is gone or does not answer in time."""
+        asked = asyncio.to_thread(broadcast, self._prefill_handle, "vitals")
+        try:
+            vitals: list[dict[str, Any]] = await asyncio.wait_for(asked, _PREFILL_ANSWERS_WITHIN_S)
+        except Exception:
+            return []
+        return vitals
 
     async def phases(self) -> dict[str, list[dict[str, Any]]]:
         """The replicas behind this endpoint, by phase; prefill's as of at most a few seconds ago."""

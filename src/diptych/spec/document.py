@@ -218,12 +218,10 @@ class PhaseSection(Section):
 class KVTransferSection(Section):
     """How KV cache moves from prefill to decode. Fields that NixlConnector knows keep its names."""
 
-    backend: Backend = Field(
-        default="auto", description="NIXL's backend; `auto` takes the fastest that works here."
-    )
+    backend: Backend = Field(default="auto", description="NIXL's backend; `auto` takes vLLM's default, UCX.")
     lease_s: int = Field(
         default=30,
-        ge=1,
+        ge=10,
         le=3600,
         description="Seconds for which prefill keeps KV cache that nobody has fetched.",
     )
