@@ -80,7 +80,7 @@ def chat(
     text: Annotated[str | None, typer.Argument(help="What to say; `-` reads it from standard input.")] = None,
     name: NameOption = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens in an answer.", min=1)] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens in an answer.", min=1)] = 512,
     temperature: Annotated[
         float | None, typer.Option(help="Sampling temperature; 0 is greedy.", min=0)
     ] = None,

@@ -7,6 +7,7 @@ from diptych.cli.console import write
 from diptych.errors import DocumentError, NotUpError
 from diptych.local.logs import PHASES, clean, other_log_files, phase_log_files
 from diptych.local.paths import ServicePaths
+from diptych.local.state import load
 
 _POLL_S = 0.5
 RAY = "ray"
@@ -21,14 +22,16 @@ def run_logs(name: str, phase: str | None, *, follow: bool, lines: int) -> int:
     """
     if phase is not None and phase not in (*PHASES, RAY):
         raise DocumentError(f"{phase!r} is not a phase.", f"One of: {', '.join((*PHASES, RAY))}.")
-    directory = ServicePaths.of(name).ray_logs
+    paths = ServicePaths.of(name)
+    state = load(paths)
+    directory = state.ray_logs if state else paths.ray_logs
     if not directory.is_dir():
         raise NotUpError(f"There are no logs of a service called {name!r} here.", "`diptych up` starts one.")
     wanted = (phase,) if phase else tuple(PHASES)
     read: dict[Path, int] = {}
     for each in wanted:
         _print_new(each, _files(directory, each), read, lines, prefix=len(wanted) > 1)
-    while follow:
+    while follow and directory.is_dir():
         time.sleep(_POLL_S)
         for each in wanted:
             _print_new(each, _files(directory, each), read, None, prefix=len(wanted) > 1)

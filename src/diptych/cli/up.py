@@ -12,11 +12,15 @@ from rich.text import Text
 from diptych.cli.console import err, format_duration, out
 from diptych.local.events import Event
 from diptych.local.planning import stages
-from diptych.local.up import Service, View, bring_up
+from diptych.local.run import View
+from diptych.local.up import Service, bring_up
 from diptych.spec import load
 
 _STYLES = {"waiting": "dim", "running": "yellow", "done": "green", "failed": "red"}
 _MARKS = {"waiting": " ", "running": "…", "done": "✓", "failed": "✗"}
+# Without a limit a small model may talk until its context is full: minutes.
+_MAX_TOKENS = 64
+_MESSAGES = '[{"role": "user", "content": "Hello!"}]'
 
 
 class LiveView(View):
@@ -104,22 +108,24 @@ def run_up(file: Path | None, overrides: list[str], *, foreground: bool) -> int:
     view = LiveView(err(), ("model", *stages(document.topology)))
     began = time.monotonic()
     services = bring_up(document, file, view, hold=foreground)
-    ready = False
     try:
         with view:
             service = next(services)
-        ready = True
+    except KeyboardInterrupt:
+        err().print("Interrupted: nothing is left running.")
+        return 130
+    held = foreground and not service.already
+    try:
         _announce(service, time.monotonic() - began)
-        if foreground and not service.already:
+        if held:
             err().print("Press Ctrl-C to take it down.", style="dim")
         for _ in services:
             pass
     except KeyboardInterrupt:
         services.close()
-        err().print(
-            "Taken down: nothing is left running." if ready else "Interrupted: nothing is left running."
-        )
-        return 0 if ready and foreground else 130
+        stays = f"{service.state.name} stays up; `diptych down` takes it down."
+        err().print("Taken down: nothing is left running." if held else stays)
+        return 0 if held else 130
     return 0
 
 
@@ -136,7 +142,7 @@ def _announce(service: Service, took_s: float) -> None:
     line()
     line(f"  curl {state.url}/v1/chat/completions -H @{service.paths.curl_header} \\")
     line("    -H 'Content-Type: application/json' \\")
-    line(f"""    -d '{{"model": "{state.model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'""")
+    line(f"""    -d '{{"model": "{state.model}", "max_tokens": {_MAX_TOKENS}, "messages": {_MESSAGES}}}'""")
     line()
     line(f"  python -c '{_python_line(service)}'")
     line()
@@ -147,11 +153,11 @@ def _announce(service: Service, took_s: float) -> None:
 def _python_line(service: Service) -> str:
     """One line for the official client; in single quotes for the shell."""
     state = service.state
-    key = f'pathlib.Path("{_key_file(service)}").read_text().strip()'
-    messages = '[{"role": "user", "content": "Hello!"}]'
+    key = f'pathlib.Path("{_key_file(service)}").read_text().split()[0]'
+    asked = f'model="{state.model}", max_tokens={_MAX_TOKENS}, messages={_MESSAGES}'
     return (
         f'import openai, pathlib; client = openai.OpenAI(base_url="{state.url}/v1", api_key={key}); '
-        f'print(client.chat.completions.create(model="{state.model}", messages={messages}).choices[0].message.content)'
+        f"print(client.chat.completions.create({asked}).choices[0].message.content)"
     )
 
 

@@ -19,6 +19,7 @@ from diptych.local.logs import last_words, phase_log_files
 from diptych.local.plan import Plan
 from diptych.local.proof import prove
 
+TOLD = 3  # the exit code of a failure that the event log tells
 _POLL_S = 0.25
 _STAGE_OF_PREFIX = {"Prefill": "prefill engine", "Decode": "decode engine", "Aggregated": "engine"}
 _MILESTONES = (
@@ -39,7 +40,7 @@ def main() -> int:
         deploy(plan, events)
     except DiptychError as error:
         events.append("failed", text=error.message, hint=error.hint)
-        return 1
+        return TOLD
     return 0
 
 
@@ -83,11 +84,12 @@ class _Run(threading.Thread):
 
 def _wait_until_running(plan: Plan, events: EventLog, run: _Run, serve: Any) -> None:
     told: dict[str, str] = {}
+    milestones = _Milestones(Path(plan.ray_logs))
     deadline = time.monotonic() + plan.start_deadline_s
     while run.is_alive() or run.error:
         application = serve.status().applications.get(plan.application)
         for name, deployment in (application.deployments if application else {}).items():
-            _tell(plan, events, told, name, deployment)
+            _tell(plan, events, told, milestones, name, deployment)
         if run.error:
             raise _failure(plan, f"{type(run.error).__name__}: {run.error}")
         if time.monotonic() > deadline:
@@ -99,7 +101,9 @@ def _wait_until_running(plan: Plan, events: EventLog, run: _Run, serve: Any) -> 
             events.append("done", stage)
 
 
-def _tell(plan: Plan, events: EventLog, told: dict[str, str], name: str, deployment: Any) -> None:
+def _tell(
+    plan: Plan, events: EventLog, told: dict[str, str], milestones: "_Milestones", name: str, deployment: Any
+) -> None:
     prefix = name.partition(":")[0]
     stage = _STAGE_OF_PREFIX[prefix]
     if deployment.status.value == "HEALTHY":
@@ -107,18 +111,31 @@ def _tell(plan: Plan, events: EventLog, told: dict[str, str], name: str, deploym
     elif "failed to start" in deployment.message or "Retrying" in deployment.message:
         raise _failure(plan, deployment.message.strip(), prefix.lower())
     else:
-        now = _milestone(plan, prefix.lower())
+        now = milestones.of(prefix.lower())
     if told.get(stage) != now:
         events.append("done" if now == "done" else "detail", stage, "" if now == "done" else now)
         told[stage] = now
 
 
-def _milestone(plan: Plan, phase: str) -> str:
-    reached = -1
-    for path in phase_log_files(Path(plan.ray_logs), phase):
-        text = path.read_text(errors="replace")
-        reached = max([reached, *(i for i, (words, _) in enumerate(_MILESTONES) if words in text)])
-    return _MILESTONES[reached][1] if reached >= 0 else "waiting for a process"
+class _Milestones:
+    """How far each phase's engine has come, read off what its logs have gained since the last look."""
+
+    def __init__(self, ray_logs: Path) -> None:
+        self._ray_logs = ray_logs
+        self._reached: dict[str, int] = {}
+        self._read: dict[Path, int] = {}
+
+    def of(self, phase: str) -> str:
+        """The last milestone of a phase, in words."""
+        reached = self._reached.get(phase, -1)
+        for path in phase_log_files(self._ray_logs, phase):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read().decode(errors="replace")
+                self._read[path] = file.tell()
+            reached = max([reached, *(i for i, (words, _) in enumerate(_MILESTONES) if words in text)])
+        self._reached[phase] = reached
+        return _MILESTONES[reached][1] if reached >= 0 else "waiting for a process"
 
 
 def _failure(plan: Plan, what: str, phase: str | None = None) -> StartError:

@@ -1,5 +1,6 @@
 """Take a service down: exactly what its `up` started, proven by looking again."""
 
+import contextlib
 import shutil
 import time
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from diptych.errors import NotUpError, StartError
 from diptych.local.paths import ServicePaths
 from diptych.local.processes import Mark, ServiceProcess, end_all, marked
-from diptych.local.state import exclusive, load
+from diptych.local.state import ServiceState, exclusive, load
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ def take_down(name: str) -> Ended:
     started = time.monotonic()
     with exclusive(paths):
         state = load(paths)
-        mark = Mark(state.run_id if state else "", paths.ray)
+        mark = _mark(paths, state)
         found = marked(mark)
         if state is None and not found:
+            _forget(paths, mark)
             raise NotUpError(f"No service called {name!r} is up on this machine.")
         _end(paths, mark)
     return Ended(name, found, time.monotonic() - started)
@@ -46,8 +48,11 @@ def clear_leftovers(paths: ServicePaths) -> None:
     Raises:
         StartError: something of it could not be ended.
     """
-    state = load(paths)
-    _end(paths, Mark(state.run_id if state else "", paths.ray))
+    _end(paths, _mark(paths, load(paths)))
+
+
+def _mark(paths: ServicePaths, state: ServiceState | None) -> Mark:
+    return state.mark if state else Mark("", paths.ray)
 
 
 def _end(paths: ServicePaths, mark: Mark) -> None:
@@ -57,6 +62,12 @@ def _end(paths: ServicePaths, mark: Mark) -> None:
         raise StartError(
             f"These processes could not be ended: {rows}.", "End them by hand, then run `diptych down` again."
         )
+    _forget(paths, mark)
+
+
+def _forget(paths: ServicePaths, mark: Mark) -> None:
+    """Remove what a run left on disk: keys first, Ray's logs last. A read-only disk keeps them; no process does."""
     for path in (*paths.secrets_and_state, paths.events):
-        path.unlink(missing_ok=True)
-    shutil.rmtree(paths.ray, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+    shutil.rmtree(mark.ray_directory, ignore_errors=True)

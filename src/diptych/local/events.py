@@ -1,8 +1,9 @@
 """What the keeper tells those who wait: one JSON object per line, appended to a file that outlives them."""
 
+import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,11 +34,8 @@ class EventLog:
     def append(self, kind: Kind, stage: str = "", text: str = "", hint: str = "") -> None:
         """Add an event; a full disk must not stop the keeper from cleaning up, so failing to write is no error."""
         event = Event(kind, stage, text, hint, time.time())
-        try:
-            with self._path.open("a") as file:
-                file.write(json.dumps(asdict(event)) + "\n")
-        except OSError:
-            print(f"event not written: {event}", flush=True)
+        with contextlib.suppress(OSError), self._path.open("a") as file:
+            file.write(json.dumps(asdict(event)) + "\n")
 
     def follow(self, poll_s: float = 0.1) -> Iterator[Event | None]:
         """Every event from the first on, and None whenever there is no new one for `poll_s` seconds. Never ends."""
@@ -49,8 +47,21 @@ class EventLog:
                     pending += file.read()
                     position = file.tell()
             *lines, pending = pending.split("\n")
-            for line in lines:
-                yield Event(**json.loads(line))
+            yield from _parsed(lines)
             if not lines:
                 yield None
                 time.sleep(poll_s)
+
+    def so_far(self) -> list[Event]:
+        """The events until now; none when the file is gone."""
+        try:
+            return list(_parsed(self._path.read_text().splitlines()))
+        except OSError:
+            return []
+
+
+def _parsed(lines: Iterable[str]) -> Iterator[Event]:
+    """The events of whole lines; a line that a full disk cut short is skipped."""
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError):
+            yield Event(**json.loads(line))

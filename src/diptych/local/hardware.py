@@ -1,9 +1,12 @@
 """What this machine has, and how the phases share it."""
 
+import contextlib
+import math
 import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -24,7 +27,7 @@ def detect() -> Hardware:
     limit, used = _cgroup_memory()
     total = min(memory.total, limit)
     return Hardware(
-        cores=tuple(sorted(_allowed_cores())),
+        cores=tuple(sorted(_allowed_cores()))[: _core_quota()],
         memory_total=total,
         memory_available=min(memory.available, total - used if limit < memory.total else memory.available),
         gpus=_gpu_memory(),
@@ -72,10 +75,29 @@ def _cgroup_memory() -> tuple[int, int]:
     ):
         try:
             with open(limit) as limit_file, open(used) as used_file:  # noqa: PTH123
-                return int(limit_file.read()), int(used_file.read())
+                return int(limit_file.read()), int(used_file.read()) - _reclaimable(limit)
         except (OSError, ValueError):
             continue
     return 2**62, 0
+
+
+def _reclaimable(limit_path: str) -> int:
+    """The control group's page cache that the kernel gives up when memory is asked for, in bytes."""
+    statistics = Path(limit_path).with_name("memory.stat")
+    with contextlib.suppress(OSError, ValueError):
+        for line in statistics.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name in ("inactive_file", "total_inactive_file"):
+                return int(value)
+    return 0
+
+
+def _core_quota() -> int | None:
+    """How many cores the control group's quota is worth, rounded up; None without one."""
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(math.ceil(int(quota) / int(period)), 1)
+    return None
 
 
 def _gpu_memory() -> tuple[int, ...]:
@@ -85,6 +107,20 @@ def _gpu_memory() -> tuple[int, ...]:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
-    sizes = tuple(int(line) * 2**20 for line in answer.stdout.split())
+    sizes = [int(line) * 2**20 for line in answer.stdout.split("\n") if line.strip().isdecimal()]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return sizes if visible is None else tuple(sizes[: len([v for v in visible.split(",") if v.strip()])])
+    return tuple(sizes) if visible is None else tuple(_visible(sizes, visible))
+
+
+def _visible(sizes: list[int], visible: str) -> list[int]:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves; like CUDA, stops at the first entry that names none."""
+    chosen = []
+    for entry in visible.split(","):
+        index = entry.strip()
+        if index.isdecimal() and int(index) < len(sizes):
+            chosen.append(sizes[int(index)])
+        elif index.startswith("GPU-") and len(chosen) < len(sizes):
+            chosen.append(min(sizes))
+        else:
+            break
+    return chosen

@@ -11,11 +11,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from diptych.errors import DiptychError
+from diptych.local.deploy import TOLD
 from diptych.local.events import EventLog
 from diptych.local.logs import last_words, other_log_files
 from diptych.local.paths import ServicePaths
@@ -47,9 +50,14 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._end("it was told to"))
         threading.Thread(target=self._hold_leash, daemon=True).start()
-        failed = False
+        failed = True
         try:
             failed = not self._start() or not self._watch()
+        except Exception as error:
+            self._fail(
+                f"The keeper failed: {type(error).__name__}: {error}", f"See {self._paths.keeper_log}."
+            )
+            raise
         finally:
             self._clean_up(failed)
         return int(failed)
@@ -78,10 +86,8 @@ class Keeper:
         self._events.append("done", "Ray")
         for stage in self._plan.engine_stages:
             self._events.append("start", stage)
-        assert deployer.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            deployer.stdin.write(address + "\n")
-            deployer.stdin.close()
+            print(address, file=deployer.stdin, flush=True)
         while deployer.poll() is None and not self._stop.wait(0.2):
             if not self._ray_lives():
                 deployer.kill()
@@ -96,7 +102,7 @@ class Keeper:
             self._remember(ready=True)
             self._events.append("ready")
             return True
-        if exit_code != 1:
+        if exit_code != TOLD:
             words = last_words([self._paths.deploy_log]) or f"exit code {exit_code}"
             self._fail(f"Deploying the application failed: {words}", f"See {self._paths.deploy_log}.")
         return False
@@ -169,11 +175,9 @@ class Keeper:
         self._events.append("failed", text=text, hint=hint)
 
     def _remember(self, *, ready: bool = False, failure: str | None = None) -> None:
-        import time
-
         state = load(self._paths)
         if state is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(DiptychError):
                 save(
                     self._paths,
                     state.model_copy(update={"ready_at": time.time() if ready else None, "failure": failure}),

@@ -22,7 +22,7 @@ def phase_log_files(ray_logs: Path, phase: str) -> list[Path]:
         if path.suffix in (".out", ".err") and _starts_with(path, marker)
     ]
     replicas = list((ray_logs / "serve").glob(f"replica_*_{PHASES[phase]}_*.log"))
-    return sorted(workers + replicas, key=lambda path: path.stat().st_mtime)
+    return sorted(workers + replicas, key=_changed_at)
 
 
 def other_log_files(ray_logs: Path) -> list[Path]:
@@ -67,3 +67,10 @@ def _tail(path: Path, size: int) -> list[str]:
             return file.read().decode(errors="replace").splitlines()
     except OSError:
         return []
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

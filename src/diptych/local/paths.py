@@ -2,15 +2,17 @@
 
 import hashlib
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
-from diptych.errors import SetupError
+from diptych.errors import DocumentError, SetupError
 
 STATE_DIR_ENV = "DIPTYCH_STATE_DIR"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,18 @@ class ServicePaths:
 
     @classmethod
     def of(cls, name: str) -> "ServicePaths":
-        """The paths of the service called `name`; creates nothing."""
+        """The paths of the service called `name`; creates nothing.
+
+        Raises:
+            DocumentError: nothing can be called that.
+        """
+        if not _NAME.fullmatch(name):
+            raise DocumentError(f"{name!r} is no name of a service.", "Use small letters, digits and '-'.")
         return cls(state_root() / name)
 
     @property
     def state(self) -> Path:
         return self.directory / "state.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.directory / "lock"
 
     @property
     def plan(self) -> Path:
@@ -101,10 +105,20 @@ def state_root() -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read (0600), whole or not at all."""
+    """Write a file that only its owner may read (0600), whole or not at all.
+
+    Raises:
+        SetupError: the disk is full or read-only.
+    """
     fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    fresh.replace(path)
+    try:
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        fresh.replace(path)
+    except OSError as error:
+        raise SetupError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            f"Free space there, or point {STATE_DIR_ENV} at a directory you can write to.",
+        ) from None

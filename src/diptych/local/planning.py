@@ -15,6 +15,7 @@ from diptych.local.hardware import Hardware, detect, share_cores
 from diptych.local.paths import ServicePaths, write_private
 from diptych.local.plan import Plan
 from diptych.local.ports import LOOPBACK, choose_port, free_ports
+from diptych.local.state import ports_of_others
 from diptych.models.config import ModelShape, read_model_shape, weight_bytes
 from diptych.render.serve import APPLICATION, PhasePlace, Place, serve_config
 from diptych.spec import Document, PhaseSection
@@ -53,7 +54,7 @@ def make_plan(
         DiptychError: what the document asks for cannot be had on this machine.
     """
     hardware = detect()
-    port, moved = choose_port(document.access.port)
+    port, moved = choose_port(document.access.port, ports_of_others(document.name))
     if moved:
         say(moved)
     phases = {"aggregated": document.decode} if document.topology == "aggregated" else _split(document)
@@ -248,6 +249,8 @@ def _engine_defaults(model: Model, shares: dict[str, PhasePlace]) -> dict[str, A
         defaults["enforce_eager"] = True
         if model.embedded:
             defaults["dtype"] = "float32"
+    if model.embedded:  # what its authors sample with; at vLLM's default temperature it drifts into noise
+        defaults["override_generation_config"] = {"temperature": 0.2, "top_p": 0.9}
     return defaults
 
 

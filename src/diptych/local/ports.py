@@ -3,6 +3,7 @@
 import contextlib
 import random
 import socket
+from collections.abc import Set
 from pathlib import Path
 
 import psutil
@@ -41,11 +42,12 @@ def holder(port: int) -> str:
     return "another process"
 
 
-def choose_port(asked: int | None) -> tuple[int, str | None]:
+def choose_port(asked: int | None, taken: Set[int] = frozenset()) -> tuple[int, str | None]:
     """The port to serve on, and a sentence when it is not the usual one.
 
     Args:
         asked: the port that the user named; None for 8000 or the next free one.
+        taken: ports that are free as yet but spoken for.
 
     Raises:
         DocumentError: the port that was named is held; the message names the process.
@@ -57,11 +59,12 @@ def choose_port(asked: int | None) -> tuple[int, str | None]:
                 "Name another port, or none and the next free one is taken.",
             )
         return asked, None
-    if is_free(DEFAULT_PORT):
-        return DEFAULT_PORT, None
-    for port in range(DEFAULT_PORT + 1, DEFAULT_PORT + _TRIES):
-        if is_free(port):
-            return port, f"Port {DEFAULT_PORT} is in use by {holder(DEFAULT_PORT)}; serving on {port}."
+    for port in range(DEFAULT_PORT, DEFAULT_PORT + _TRIES):
+        if port not in taken and is_free(port):
+            if port == DEFAULT_PORT:
+                return port, None
+            by = "another service of diptych" if DEFAULT_PORT in taken else holder(DEFAULT_PORT)
+            return port, f"Port {DEFAULT_PORT} is in use by {by}; serving on {port}."
     raise StartError(
         f"No port from {DEFAULT_PORT} to {DEFAULT_PORT + _TRIES - 1} is free on {LOOPBACK}.",
         "Name a free one: access.port in the document, or --port.",

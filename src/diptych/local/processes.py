@@ -6,6 +6,7 @@ A mark survives what a table of process ids does not: a crash of `up`, a reused 
 import contextlib
 import os
 import signal
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,11 +60,14 @@ class Mark:
         return self._holds_files(process.pid)
 
     def _holds_files(self, pid: int) -> bool:
+        """Whether the process writes there: somebody who only reads a log is none of ours."""
         prefix = f"{self.ray_directory}/"
         with contextlib.suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
-                    if os.readlink(entry.path).startswith(prefix):  # noqa: PTH115 - Path.readlink costs much more
+                    is_written = entry.stat(follow_symlinks=False).st_mode & stat.S_IWUSR
+                    # Path.readlink costs much more.
+                    if is_written and os.readlink(entry.path).startswith(prefix):  # noqa: PTH115
                         return True
         return False
 

@@ -4,14 +4,17 @@ Whether it works is asked of the processes and the endpoint each time.
 """
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
 from diptych.errors import StartError
 from diptych.local.paths import ServicePaths, state_root, write_private
+from diptych.local.processes import Mark
 
 
 class ServiceState(BaseModel):
@@ -19,6 +22,7 @@ class ServiceState(BaseModel):
 
     name: str
     run_id: str
+    ray_directory: str
     topology: str
     model: str
     model_source: str
@@ -28,6 +32,16 @@ class ServiceState(BaseModel):
     started_at: float
     ready_at: float | None = None
     failure: str | None = None
+
+    @property
+    def mark(self) -> Mark:
+        """How the processes of this run are told from all others."""
+        return Mark(self.run_id, Path(self.ray_directory))
+
+    @property
+    def ray_logs(self) -> Path:
+        """Where Ray and the engines write."""
+        return Path(self.ray_directory) / "session_latest" / "logs"
 
 
 def save(paths: ServicePaths, state: ServiceState) -> None:
@@ -49,6 +63,12 @@ def known_names() -> list[str]:
     return sorted(path.parent.name for path in root.glob("*/state.json")) if root.is_dir() else []
 
 
+def ports_of_others(name: str) -> set[int]:
+    """The endpoint ports that other services on this machine have or are about to listen on."""
+    others = (load(ServicePaths.of(other)) for other in known_names() if other != name)
+    return {urlsplit(state.url).port or 0 for state in others if state is not None}
+
+
 @contextmanager
 def exclusive(paths: ServicePaths) -> Iterator[None]:
     """Hold the service's lock: one `up` or `down` of a name at a time.
@@ -56,18 +76,20 @@ def exclusive(paths: ServicePaths) -> Iterator[None]:
     Raises:
         StartError: another command holds it.
     """
-    with _open_lock(paths.lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StartError(
-                f"Another diptych command is working on the service {paths.directory.name!r}.",
-                "Wait for it, or press Ctrl-C there.",
-            ) from None
+    # The directory itself, which can be locked on a full or read-only disk too.
+    descriptor = os.open(paths.directory, os.O_RDONLY)
+    try:
+        _lock(descriptor, paths.directory.name)
         yield
+    finally:
+        os.close(descriptor)
 
 
-@contextmanager
-def _open_lock(path: Path) -> Iterator[int]:
-    with path.open("a") as file:
-        yield file.fileno()
+def _lock(descriptor: int, name: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StartError(
+            f"Another diptych command is working on the service {name!r}.",
+            "Wait for it, or press Ctrl-C there.",
+        ) from None

@@ -8,7 +8,7 @@ from diptych.endpoint.metrics import fetch_status
 from diptych.errors import NotUpError
 from diptych.local.paths import ServicePaths
 from diptych.local.plan import Plan
-from diptych.local.processes import Mark, ServiceProcess, is_alive, marked
+from diptych.local.processes import ServiceProcess, is_alive, marked
 from diptych.local.state import ServiceState, known_names, load
 
 _PHASES = {"split": ("prefill", "decode"), "aggregated": ("aggregated",)}
@@ -101,7 +101,7 @@ def look(name: str) -> Status | None:
     state = load(paths)
     if state is None:
         return None
-    mark = Mark(state.run_id, paths.ray)
+    mark = state.mark
     processes = marked(mark)
     endpoint = Endpoint(state.url, _api_key_file(paths), state.model)
     told = (fetch_status(endpoint) or {}).get("phases", {}) if processes else {}

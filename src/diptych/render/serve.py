@@ -104,7 +104,7 @@ def _kv_transfer_config(document: Document, phase: str, *, on_gpu: bool) -> dict
         "kv_role": _KV_ROLES[phase],
         "kv_buffer_device": "cuda" if on_gpu else "cpu",
         "engine_id": phase,
-        "kv_load_failure_policy": "fail",
+        "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": extra,
     }
 

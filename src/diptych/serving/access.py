@@ -15,6 +15,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OPEN_PATHS = frozenset({"/health"})
 MAX_BODY_BYTES = 32 * 2**20
 _INTERNAL_FIELD = "kv_transfer_params"
+_INTERNAL_FIELDS = (_INTERNAL_FIELD, "ec_transfer_params")
 
 
 def error_body(message: str, kind: str, code: int, param: str | None = None) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._keys and scope["path"] not in OPEN_PATHS and not self._keys.admit(_bearer(scope)):
+        if self._keys and not _is_open(scope) and not self._keys.admit(_bearer(scope)):
             message = "The API key is missing or wrong; send 'Authorization: Bearer KEY'."
             await _refuse(send, 401, error_body(message, "invalid_api_key", 401))
             return
@@ -79,6 +80,11 @@ class AccessMiddleware:
                 return
             receive = _replay(body, receive)
         await self._app(scope, receive, send)
+
+
+def _is_open(scope: Scope) -> bool:
+    """Liveness, and the question of a browser whether it may ask."""
+    return scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS"
 
 
 def _bearer(scope: Scope) -> str:
@@ -104,13 +110,18 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 def _carries_internal_field(body: bytes) -> bool:
-    if b"kv_transfer" not in body and b"\\u" not in body:
+    # Escapes and, as json reads it too, UTF-16 and UTF-32 (which have zero bytes) can spell the name otherwise.
+    if not any(sign in body for sign in (b"_transfer", b"\\u", b"\0")):
         return False
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
         return False
-    return isinstance(parsed, dict) and parsed.get(_INTERNAL_FIELD) is not None
+    if not isinstance(parsed, dict):
+        return False
+    arguments = parsed.get("vllm_xargs")
+    places = [parsed, arguments if isinstance(arguments, dict) else {}]
+    return any(place.get(field) is not None for place in places for field in _INTERNAL_FIELDS)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -66,7 +66,7 @@ async def answer(runner: Whole, server: Any, body: Any, request: Request) -> Res
     """Run one chat or completion request and shape its answer, streamed or not."""
     if server.engine_problem:
         return unavailable(server.engine_problem)
-    record = Record()
+    record = Record(decode_replica=server.replica_name)
     raw = RawRequestInfo.from_starlette_request(request)
     asked = raw.headers.get(TIMING_HEADER) == "include"
     items = await runner.run(body, raw, record)

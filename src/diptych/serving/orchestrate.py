@@ -36,6 +36,7 @@ class Record:
     why: str | None = None
     prefill_ms: float | None = None
     prefill_replica: str | None = None
+    decode_replica: str | None = None
     transfer: Transfer | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -46,6 +47,7 @@ class Record:
             "why": self.why,
             "prefill_ms": self.prefill_ms,
             "prefill_replica": self.prefill_replica,
+            "decode_replica": self.decode_replica,
             "kv_transfer_ms": round(moved.seconds * 1e3, 3) if moved else None,
             "kv_transfer_post_ms": round(moved.post_seconds * 1e3, 3) if moved else None,
             "kv_transfer_bytes": moved.bytes if moved else None,

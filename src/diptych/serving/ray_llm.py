@@ -5,7 +5,6 @@ mended here and nowhere else.
 """
 
 from ray.llm._internal.common.callbacks.base import CallbackBase
-from ray.llm._internal.common.dict_utils import maybe_apply_llm_deployment_config_defaults
 from ray.llm._internal.serve.core.configs.openai_api_models import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -42,5 +41,4 @@ __all__ = [
     "broadcast",
     "build_llm_deployment",
     "materialise_chat_messages",
-    "maybe_apply_llm_deployment_config_defaults",
 ]

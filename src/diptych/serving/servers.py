@@ -7,6 +7,8 @@ import asyncio
 import os
 from typing import Any
 
+from ray import serve
+
 from diptych.serving.counters import read_counters
 from diptych.serving.engine import Engine
 from diptych.serving.front import build_front
@@ -23,7 +25,7 @@ from diptych.serving.vitals import EngineVitals
 
 _LOOK_EVERY_S = 1.0
 _ASK_PREFILL_EVERY_S = 2.0
-_PREFILL_ANSWERS_WITHIN_S = 5.0
+_ANSWERS_WITHIN_S = 5.0
 
 
 class Phase:
@@ -71,11 +73,16 @@ class Phase:
             raise RuntimeError(self.engine_problem)
         await super().check_health()  # type: ignore[misc]
 
+    @property
+    def replica_name(self) -> str:
+        """This replica's name in Serve."""
+        return _replica_name()
+
     async def vitals(self) -> dict[str, Any]:
         """This replica as `/diptych/v1/status` shows it."""
         return {
             "phase": self.phase,
-            "replica": _replica_name(),
+            "replica": self.replica_name,
             "pid": os.getpid(),
             "engine_pid": self._engine_vitals.pid,
             "model": self._llm_config.model_id,
@@ -135,21 +142,31 @@ class DecodeServer(Phase, PDDecodeServer):
 
     async def _ask_prefill(self) -> None:
         while True:
-            self._prefill_vitals = await self._vitals_of_prefill()
+            self._prefill_vitals = await _ask_all(self._prefill_handle)
             await asyncio.sleep(_ASK_PREFILL_EVERY_S)
 
-    async def _vitals_of_prefill(self) -> list[dict[str, Any]]:
-        """What the prefill replicas say; nothing when one of them is gone or does not answer in time."""
-        asked = asyncio.to_thread(broadcast, self._prefill_handle, "vitals")
-        try:
-            vitals: list[dict[str, Any]] = await asyncio.wait_for(asked, _PREFILL_ANSWERS_WITHIN_S)
-        except Exception:
-            return []
-        return vitals
-
     async def phases(self) -> dict[str, list[dict[str, Any]]]:
-        """The replicas behind this endpoint, by phase; prefill's as of at most a few seconds ago."""
-        return {"prefill": self._prefill_vitals, "decode": [await self.vitals()]}
+        """The replicas behind this endpoint, by phase; the others' as of at most a few seconds ago."""
+        return {"prefill": self._prefill_vitals, "decode": [await self.vitals(), *await self._siblings()]}
+
+    async def _siblings(self) -> list[dict[str, Any]]:
+        """The other decode replicas. A single one has none, and asks nobody."""
+        if self._llm_config.deployment_config.get("num_replicas", 1) == 1:
+            return []
+        context = serve.get_replica_context()
+        handle = serve.get_deployment_handle(context.deployment, context.app_name)
+        told = await _ask_all(handle)
+        return [one for one in told if one["replica"] != self.replica_name]
+
+
+async def _ask_all(handle: Any) -> list[dict[str, Any]]:
+    """The vitals of a deployment's replicas; nothing when one of them is gone or does not answer in time."""
+    asked = asyncio.to_thread(broadcast, handle, "vitals")
+    try:
+        vitals: list[dict[str, Any]] = await asyncio.wait_for(asked, _ANSWERS_WITHIN_S)
+    except Exception:
+        return []
+    return vitals
 
 
 def _engine_pid(client: Any) -> int | None:
@@ -159,7 +176,5 @@ def _engine_pid(client: Any) -> int | None:
 
 
 def _replica_name() -> str:
-    from ray import serve
-
     name: str = serve.get_replica_context().replica_id.unique_id
     return name

@@ -62,7 +62,9 @@ class EngineVitals:
         elif sample.state in _STOPPED_STATES:
             self.problem = f"engine process {self.pid} is stopped (a signal stopped it)"
         elif waiting and self._stands_still(sample.cpu_s, steps):
-            self.problem = f"engine process {self.pid} took no step for {STUCK_AFTER_S:.0f} s, {waiting} waiting"
+            self.problem = (
+                f"engine process {self.pid} took no step for {STUCK_AFTER_S:.0f} s, {waiting} waiting"
+            )
         elif not waiting:
             self._moved_at = time.monotonic()
         return self.problem

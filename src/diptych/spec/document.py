@@ -220,7 +220,7 @@ class KVTransferSection(Section):
 
     backend: Backend = Field(default="auto", description="NIXL's backend; `auto` takes vLLM's default, UCX.")
     lease_s: int = Field(
-        default=30,
+        default=120,
         ge=10,
         le=3600,
         description="Seconds for which prefill keeps KV cache that nobody has fetched.",
