@@ -16,7 +16,7 @@ def test_a_document_without_anything_serves_the_embedded_model_split_on_this_mac
     assert document.model.name == "smollm2-135m-instruct"
     assert document.prefill.num_replicas == document.decode.num_replicas == 1
     assert document.kv_transfer.backend == "auto"
-    assert document.kv_transfer.lease_s == 30
+    assert document.kv_transfer.lease_s == 120
     assert document.access.port is None
     assert document.access.api_key_file is None
 

@@ -68,7 +68,11 @@ def service_environment(run_id: str, host: str, ray_token_file: Path) -> dict[st
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
         "RAY_worker_niceness": "0",
-        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1.0",
+        "RAY_raylet_report_resources_period_milliseconds": "1000",
+        "RAY_task_events_report_interval_ms": "0",
+        "RAY_event_stats": "0",
+        "RAY_enable_metrics_collection": "0",
         "RAYLLM_ENABLE_WORKER_PROCESS_SETUP_HOOK": "0",
         # vLLM, its workers' rendezvous and NIXL's transports.
         "VLLM_HOST_IP": host,

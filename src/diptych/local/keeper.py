@@ -28,6 +28,8 @@ from diptych.local.state import load, save
 
 _WATCH_S = 1.0
 _RAY_DEADLINE_S = 120.0
+_NOTICED_WITHIN_S = 2.0
+_IDLERS = ("/log_monitor.py", "/autoscaler/_private/monitor.py", "/autoscaler/v2/monitor.py")
 
 
 class Keeper:
@@ -39,6 +41,7 @@ class Keeper:
         self._events = EventLog(Path(plan.events))
         self._paths = ServicePaths(plan_path.parent)
         self._stop = threading.Event()
+        self._cleaning = threading.Event()
         self._why = ""
 
     def run(self) -> int:
@@ -67,8 +70,12 @@ class Keeper:
         self._stop.set()
 
     def _hold_leash(self) -> None:
-        if sys.stdin.readline().strip() != "detach":
-            self._end("`diptych up` was interrupted")
+        if sys.stdin.readline().strip() == "detach":
+            return
+        self._end("`diptych up` was interrupted")
+        if not self._cleaning.wait(_NOTICED_WITHIN_S):  # Ray's start cannot be interrupted: end it from here
+            end_all(self._mark, grace_s=1.0)
+            os._exit(1)
 
     def _start(self) -> bool:
         deployer = subprocess.Popen(
@@ -138,9 +145,9 @@ class Keeper:
             return None
         finally:
             too_late.cancel()
-        self._ray_processes = {
-            p.pid: p.name() for p in psutil.Process().children() if p.name() in ("raylet", "gcs_server")
-        }
+        children = psutil.Process().children()
+        self._ray_processes = {p.pid: p.name() for p in children if p.name() in ("raylet", "gcs_server")}
+        _end_idlers(children)
         address: str = context.address_info["gcs_address"]
         return address
 
@@ -188,11 +195,20 @@ class Keeper:
         return Mark(self._plan.run_id, Path(self._plan.ray_directory))
 
     def _clean_up(self, failed: bool) -> None:
+        self._cleaning.set()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         end_all(self._mark, grace_s=4.0)
         if not failed:
             self._events.append("stopped", text=self._why)
+
+
+def _end_idlers(children: list[psutil.Process]) -> None:
+    """End what Ray starts for drivers and clusters that do not exist here; each polls for ever."""
+    for child in children:
+        with contextlib.suppress(psutil.Error):
+            if any(part.endswith(_IDLERS) for part in child.cmdline()):
+                child.terminate()
 
 
 def _how(pid: int) -> str:

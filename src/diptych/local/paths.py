@@ -12,6 +12,8 @@ import platformdirs
 from diptych.errors import DocumentError, SetupError
 
 STATE_DIR_ENV = "DIPTYCH_STATE_DIR"
+# Ray adds about 75 characters of its own.
+_LONGEST_TEMPORARY_DIRECTORY = 16
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -68,7 +70,9 @@ class ServicePaths:
     def ray(self) -> Path:
         """Ray's temporary directory: short, since Unix socket paths under it may have 107 characters."""
         digest = hashlib.sha256(str(self.directory).encode()).hexdigest()[:10]
-        return Path(tempfile.gettempdir()) / f"diptych-{os.getuid()}-{digest}"
+        chosen = Path(tempfile.gettempdir())
+        short_enough = len(str(chosen)) <= _LONGEST_TEMPORARY_DIRECTORY
+        return (chosen if short_enough else Path("/tmp")) / f"diptych-{os.getuid()}-{digest}"
 
     @property
     def ray_logs(self) -> Path:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from ray import serve
 from vllm.v1.engine import utils as engine_utils
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -42,8 +43,23 @@ class InEngineExecutor(UniProcExecutor):
         cores = os.environ.get(CORES_ENV)
         if cores:
             os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-        super()._init_executor()
+        with one_group_for_all():
+            super()._init_executor()
         return_freed_memory()
+
+
+@contextlib.contextmanager
+def one_group_for_all() -> Iterator[None]:
+    """Let all of vLLM's process groups be the world group, which they equal in a world of one process.
+
+    Each of its dozen Gloo groups would have a thread of its own that wakes a hundred times a second.
+    """
+    new_group = torch.distributed.new_group
+    torch.distributed.new_group = lambda *_, **__: torch.distributed.group.WORLD
+    try:
+        yield
+    finally:
+        torch.distributed.new_group = new_group
 
 
 def return_freed_memory() -> None:

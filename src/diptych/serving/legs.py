@@ -1,7 +1,7 @@
 """The prefill leg of a request: built from what shapes the prompt, never from a patched copy.
 
-A field that is not listed here does not reach prefill. What shapes the answer (sampling, stop, tools' choice,
-structured output, streaming) belongs to decode alone, and some of it would make a one-token prefill fail.
+A field that is not listed here does not reach prefill. What shapes the answer alone (sampling, stop, streaming)
+belongs to decode, and some of it would make a one-token prefill fail.
 """
 
 from typing import Any

@@ -24,7 +24,7 @@ from diptych.serving.ray_llm import (
 from diptych.serving.vitals import EngineVitals
 
 _LOOK_EVERY_S = 1.0
-_ASK_PREFILL_EVERY_S = 2.0
+_ASK_PREFILL_EVERY_S = 4.0
 _ANSWERS_WITHIN_S = 5.0
 
 

@@ -1,0 +1,65 @@
+# `make` alone prints this list. ARGS passes options on: make up ARGS="--model DIRECTORY"
+
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+# The first Python that fits; name another with PYTHON=. Looked for only when needed.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+	"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo "$$python" && break; done)
+
+.PHONY: help setup dev up down status bench test test-long test-all lint clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+ifdef NO_SETUP
+up:
+	@PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) -m diptych up $(ARGS)
+else
+up: setup ## set up and serve the model, here (NO_SETUP=1: in the Python environment that is active)
+	@$(BIN)/diptych up $(ARGS)
+endif
+
+down: ## take the service down
+	@$(call diptych,down)
+
+status: ## what is up, and what blocks
+	@$(call diptych,status)
+
+bench: setup ## Diptych against Ray's own application, and the split against one engine; 12 minutes
+	$(BIN)/python benchmarks/stock.py
+	$(BIN)/python benchmarks/aggregated.py
+
+setup: ## make .venv with the engines, as locked in requirements/
+	@$(call python,scripts/setup.py)
+
+dev: ## the same and what the tests need
+	@$(call python,scripts/setup.py --dev)
+
+lint: dev ## format, style, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## lint, then all tests but those marked long
+	$(BIN)/python -m pytest -m "not long" $(ARGS)
+
+test-long: dev ## the tests marked long, if there are any
+	@$(BIN)/python -m pytest -m long --collect-only -q >/dev/null 2>&1; \
+	if [ $$? = 5 ]; then echo "no test is marked long"; \
+	else echo '$(BIN)/python -m pytest -m long $(ARGS)'; $(BIN)/python -m pytest -m long $(ARGS); fi
+
+test-all: test ## every test
+	@$(MAKE) --no-print-directory test-long
+
+clean: ## remove .venv and what the tools leave; models stay in the user's cache
+	@[ ! -x $(BIN)/diptych ] || $(BIN)/diptych down || true
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+# Run a script with a Python that fits, or say what to do.
+python = python='$(PYTHON)'; if [ -z "$$python" ]; then \
+	echo "make: no Python 3.11 to 3.14 is here ($$(python3 --version 2>&1 || true)): install one with its venv" \
+	"module, or name one, as in make $@ PYTHON=/path/to/python3.12" >&2; exit 1; fi; "$$python" $(1)
+
+diptych = [ -x $(BIN)/diptych ] || { echo "make: nothing is set up here: run 'make up' first" >&2; exit 1; }; \
+	$(BIN)/diptych $(1) $(ARGS)

@@ -1,0 +1,122 @@
+"""Every KV transfer has an owner: NIXL's numbers, kept per request, from the worker to the ledger."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from diptych.serving import connector
+from diptych.serving.connector import LedgerMetrics, NixlConnector, RecordingWorker, TransferStats
+from diptych.serving.transfers import Ledger
+
+
+class Telemetry:
+    """What NIXL tells of one finished transfer; times in microseconds, as NIXL has them."""
+
+    def __init__(self, size: int) -> None:
+        self.totalBytes = size
+        self.xferDuration = 2000
+        self.postDuration = 500
+        self.descCount = 3
+
+
+class Nixl:
+    """Transfers by handle: those whose size is known are done, the others go on."""
+
+    def __init__(self, sizes: dict[int, int]) -> None:
+        self.sizes = sizes
+
+    def check_xfer_state(self, handle: int) -> str:
+        return "DONE" if handle in self.sizes else "PROC"
+
+    def get_xfer_telemetry(self, handle: int) -> Telemetry:
+        return Telemetry(self.sizes[handle])
+
+    def release_xfer_handle(self, handle: int) -> None:
+        del self.sizes[handle]
+
+
+def worker(sizes: dict[int, int]) -> Any:
+    """The worker's bookkeeping without an engine around it."""
+    made: Any = object.__new__(RecordingWorker)
+    made.nixl_wrapper = Nixl(sizes)
+    made.xfer_stats = TransferStats()
+    made._recving_metadata = {}
+    return made
+
+
+def rows(stats: TransferStats) -> list[tuple[str, int]]:
+    return [(row[0], row[1]) for row in stats.data["per_request"]]
+
+
+def test_each_finished_transfer_is_given_to_its_own_request() -> None:
+    own = worker({1: 100, 2: 200, 3: 300})
+    transfers = {"a": [1], "b": [2, 3]}
+    assert own._pop_done_transfers(transfers) == {"a", "b"}
+    assert rows(own.xfer_stats) == [("a", 100), ("b", 200), ("b", 300)]
+    assert transfers == {}
+
+
+def test_a_request_that_still_waits_keeps_its_open_transfers() -> None:
+    own = worker({1: 100, 3: 300})
+    transfers = {"a": [1, 2], "b": [3]}
+    assert own._pop_done_transfers(transfers) == {"b"}
+    assert transfers == {"a": [2]}
+    own.nixl_wrapper.sizes[2] = 200
+    assert own._pop_done_transfers(transfers) == {"a"}
+    assert sorted(rows(own.xfer_stats)) == [("a", 100), ("a", 200), ("b", 300)]
+
+
+def test_the_engines_own_statistics_are_what_they_were() -> None:
+    own = worker({1: 100, 2: 200})
+    own._pop_done_transfers({"a": [1], "b": [2]})
+    assert own.xfer_stats.data["bytes_transferred"] == [100, 200]
+    assert own.xfer_stats.data["transfer_duration"] == [0.002, 0.002]
+
+
+def test_statistics_of_two_steps_add_up_with_their_rows_and_begin_anew() -> None:
+    first, second = worker({1: 100}), worker({2: 200})
+    first._pop_done_transfers({"a": [1]})
+    second._pop_done_transfers({"b": [2]})
+    whole = NixlConnector.build_kv_connector_stats(first.xfer_stats.data)
+    whole = whole.aggregate(second.xfer_stats)
+    assert rows(whole) == [("a", 100), ("b", 200)]
+    taken = second.xfer_stats.clone_and_reset()
+    assert rows(taken) == [("b", 200)]
+    assert rows(second.xfer_stats) == []
+    assert second.xfer_stats.is_empty()
+
+
+def test_the_front_end_fills_the_ledger_and_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, counted = Ledger(), []
+    monkeypatch.setattr(connector, "ledger", ledger)
+    monkeypatch.setattr(
+        connector.NixlPromMetrics, "observe", lambda self, data, engine_idx=0: counted.append(data)
+    )
+    metrics = object.__new__(LedgerMetrics)
+    ours = uuid.uuid4().hex
+    own = worker({1: 100})
+    own._pop_done_transfers({f"cmpl-{ours}-0": [1]})
+    metrics.observe(own.xfer_stats.data)
+    transfer = ledger.take(ours)
+    assert transfer is not None
+    assert (transfer.bytes, transfer.seconds, transfer.post_seconds, transfer.descriptors) == (
+        100,
+        0.002,
+        0.0005,
+        3,
+    )
+    assert len(counted) == 1
+    metrics.observe({"bytes_transferred": [1]})
+    assert len(counted) == 2
+
+
+def test_the_class_is_named_as_ray_chooses_its_backend_by() -> None:
+    from ray.llm._internal.serve.engines.vllm.kv_transfer.factory import KVConnectorBackendFactory
+
+    assert NixlConnector.__name__ == "NixlConnector"
+    assert (
+        KVConnectorBackendFactory.get_backend_class(NixlConnector.__name__).__name__ == "NixlConnectorBackend"
+    )
