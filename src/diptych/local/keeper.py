@@ -199,8 +199,12 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         end_all(self._mark, grace_s=4.0)
-        if not failed:
-            self._events.append("stopped", text=self._why)
+        if failed:
+            return
+        for path in self._paths.secrets_and_state:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        self._events.append("stopped", text=self._why)
 
 
 def _end_idlers(children: list[psutil.Process]) -> None:
