@@ -70,7 +70,7 @@ def make_plan(
         phases=shares,
         api_key_file=str(key_file),
         engine_defaults=_engine_defaults(model, shares),
-        environment={"VLLM_USE_FLASHINFER_SAMPLER": "0"} if on_gpu else {},
+        environment=_engine_environment(document, on_gpu),
     )
     return Plan(
         name=document.name,
@@ -252,6 +252,15 @@ def _engine_defaults(model: Model, shares: dict[str, PhasePlace]) -> dict[str, A
     if model.embedded:  # what its authors sample with; at vLLM's default temperature it drifts into noise
         defaults["override_generation_config"] = {"temperature": 0.2, "top_p": 0.9}
     return defaults
+
+
+def _engine_environment(document: Document, on_gpu: bool) -> dict[str, str]:
+    """What the engines' processes get beside what all processes get."""
+    if on_gpu:
+        return {"VLLM_USE_FLASHINFER_SAMPLER": "0"}  # it is compiled at first use, from sources that wheels lack
+    if document.engine_kwargs.get("enforce_eager", True):
+        return {"TORCHDYNAMO_DISABLE": "1"}  # else the first request with top_p waits ten seconds for a compiler
+    return {}
 
 
 def _write_keys(document: Document, paths: ServicePaths) -> Path:

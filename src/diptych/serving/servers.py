@@ -25,7 +25,7 @@ from diptych.serving.vitals import EngineVitals
 
 _LOOK_EVERY_S = 1.0
 _ASK_PREFILL_EVERY_S = 4.0
-_ANSWERS_WITHIN_S = 5.0
+_ANSWERS_WITHIN_S = 2.0
 
 
 class Phase:
@@ -146,7 +146,8 @@ class DecodeServer(Phase, PDDecodeServer):
             await asyncio.sleep(_ASK_PREFILL_EVERY_S)
 
     async def phases(self) -> dict[str, list[dict[str, Any]]]:
-        """The replicas behind this endpoint, by phase; the others' as of at most a few seconds ago."""
+        """The replicas behind this endpoint, by phase, as of now."""
+        self._prefill_vitals = await _ask_all(self._prefill_handle)
         return {"prefill": self._prefill_vitals, "decode": [await self.vitals(), *await self._siblings()]}
 
     async def _siblings(self) -> list[dict[str, Any]]:
