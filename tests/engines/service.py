@@ -145,8 +145,8 @@ class Service:
         return {phase: replicas[0]["counters"] for phase, replicas in self.phases().items()}
 
     def settled_counters(self) -> dict[str, dict[str, float]]:
-        """The counters once both engines have accounted for everything: prefill's are told every two seconds."""
-        time.sleep(3.0)
+        """The counters once both engines have accounted for everything."""
+        time.sleep(1.0)
         return self.counters()
 
     def status(self) -> dict[str, Any]:

@@ -74,8 +74,8 @@ class Keeper:
             return
         self._end("`diptych up` was interrupted")
         if not self._cleaning.wait(_NOTICED_WITHIN_S):  # Ray's start cannot be interrupted: end it from here
-            end_all(self._mark, grace_s=1.0)
-            os._exit(1)
+            self._end_everything()
+            os._exit(0)
 
     def _start(self) -> bool:
         deployer = subprocess.Popen(
@@ -198,9 +198,14 @@ class Keeper:
         self._cleaning.set()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        end_all(self._mark, grace_s=4.0)
         if failed:
-            return
+            end_all(self._mark, grace_s=4.0)
+        else:
+            self._end_everything()
+
+    def _end_everything(self) -> None:
+        """End all processes of the run and leave no state of it; its events say that it was stopped."""
+        end_all(self._mark, grace_s=4.0)
         for path in self._paths.secrets_and_state:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -257,9 +257,13 @@ def _engine_defaults(model: Model, shares: dict[str, PhasePlace]) -> dict[str, A
 def _engine_environment(document: Document, on_gpu: bool) -> dict[str, str]:
     """What the engines' processes get beside what all processes get."""
     if on_gpu:
-        return {"VLLM_USE_FLASHINFER_SAMPLER": "0"}  # it is compiled at first use, from sources that wheels lack
+        return {
+            "VLLM_USE_FLASHINFER_SAMPLER": "0"
+        }  # it is compiled at first use, from sources that wheels lack
     if document.engine_kwargs.get("enforce_eager", True):
-        return {"TORCHDYNAMO_DISABLE": "1"}  # else the first request with top_p waits ten seconds for a compiler
+        return {
+            "TORCHDYNAMO_DISABLE": "1"
+        }  # else the first request with top_p waits ten seconds for a compiler
     return {}
 
 
