@@ -122,6 +122,7 @@ def stock_up(kv_cache_gib: int = 1) -> Iterator[Side]:
         run_id = uuid.uuid4().hex
         kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         environment = kept | {MARK_ENV: run_id, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        environment["RAY_AUTH_MODE"] = "disabled"
         mark = Mark(run_id, ray_directory)
         ray, serve = (str(Path(sys.executable).with_name(tool)) for tool in ("ray", "serve"))
         started = time.monotonic()

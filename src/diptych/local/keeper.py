@@ -26,10 +26,15 @@ from diptych.local.plan import Plan
 from diptych.local.processes import Mark, end_all
 from diptych.local.state import load, save
 
-_WATCH_S = 1.0
+_WATCH_S = 2.0
 _RAY_DEADLINE_S = 120.0
 _NOTICED_WITHIN_S = 2.0
-_IDLERS = ("/log_monitor.py", "/autoscaler/_private/monitor.py", "/autoscaler/v2/monitor.py")
+_IDLERS = (
+    "/dashboard/dashboard.py",
+    "/log_monitor.py",
+    "/autoscaler/_private/monitor.py",
+    "/autoscaler/v2/monitor.py",
+)
 
 
 class Keeper:

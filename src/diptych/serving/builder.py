@@ -14,7 +14,7 @@ from diptych.serving.ray_llm import PDServingArgs, build_llm_deployment
 from diptych.serving.servers import AggregatedServer, DecodeServer, PrefillServer
 
 # A dead engine is noticed within HEALTH_CHECK_PERIOD_S and its replica replaced after three failed checks.
-HEALTH_CHECK_PERIOD_S = 3.0
+HEALTH_CHECK_PERIOD_S = 4.0
 HEALTH_CHECK_TIMEOUT_S = 10.0
 
 

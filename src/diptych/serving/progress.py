@@ -8,7 +8,7 @@ engine the spinning thread takes the core that computes. With a pause the thread
 import importlib
 from typing import Any
 
-PAUSE_US = 8000
+PAUSE_US = 20_000
 _MODULES = ("nixl_cu13._api", "nixl_cu12._api", "nixl._api")
 
 
