@@ -8,6 +8,9 @@ Named `NixlConnector` on purpose: Ray Serve LLM chooses its connector backend by
 class for it when `kv_connector_module_path` is `diptych.serving.connector`.
 """
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -36,13 +39,28 @@ class TransferStats(NixlKVConnectorStats):
         self.data[_PER_REQUEST].extend([request_id, *row] for row in rows)
 
 
+@contextlib.contextmanager
+def cores_kept() -> Iterator[None]:
+    """Stay on the cores that are ours.
+
+    vLLM's worker moves the calling thread to the last core of the machine, meant for KV transfers beside computing
+    threads. Where that thread is the computing one, both phases' engines would end up on one core.
+    """
+    cores = os.sched_getaffinity(0)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 class RecordingWorker(NixlPullConnectorWorker):
     """The worker side: looks at one request's transfers at a time, so that each record has an owner."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         if vllm_config.device_config.device_type == "cpu":
             wait_instead_of_spinning()
-        super().__init__(vllm_config, *args, **kwargs)
+        with cores_kept():
+            super().__init__(vllm_config, *args, **kwargs)
         self.xfer_stats = TransferStats()
 
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> set[str]:
