@@ -55,6 +55,7 @@ class Keeper:
         Returns:
             0 when it was told to stop, 1 when the service failed.
         """
+        self._guard = post_guard(self._mark)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._end("it was told to"))
         threading.Thread(target=self._hold_leash, daemon=True).start()
@@ -215,6 +216,24 @@ class Keeper:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
         self._events.append("stopped", text=self._why)
+
+
+def post_guard(mark: Mark) -> int:
+    """Fork a process that ends the whole run if this one dies without a chance to.
+
+    Ray notices a killed keeper itself, but its agents outlive it. Must be called before there are threads.
+
+    Returns:
+        a file descriptor that holds the guard off as long as it is open; the kernel closes it with this process.
+    """
+    watched, held = os.pipe()
+    if os.fork():
+        os.close(watched)
+        return held
+    os.close(held)
+    os.read(watched, 1)
+    end_all(mark, grace_s=2.0)
+    os._exit(0)
 
 
 def _end_idlers(children: list[psutil.Process]) -> None:
