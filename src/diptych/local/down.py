@@ -67,7 +67,7 @@ def _end(paths: ServicePaths, mark: Mark) -> None:
 
 def _forget(paths: ServicePaths, mark: Mark) -> None:
     """Remove what a run left on disk: keys first, Ray's logs last. A read-only disk keeps them; no process does."""
-    for path in (*paths.secrets_and_state, paths.events):
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+    paths.forget()
+    with contextlib.suppress(OSError):
+        paths.events.unlink(missing_ok=True)
     shutil.rmtree(mark.ray_directory, ignore_errors=True)

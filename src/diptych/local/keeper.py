@@ -212,9 +212,7 @@ class Keeper:
     def _end_everything(self) -> None:
         """End all processes of the run and leave no state of it; its events say that it was stopped."""
         end_all(self._mark, grace_s=4.0)
-        for path in self._paths.secrets_and_state:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+        self._paths.forget()
         self._events.append("stopped", text=self._why)
 
 

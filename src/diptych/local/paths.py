@@ -1,5 +1,6 @@
 """Where a service keeps its files on this machine."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -82,6 +83,12 @@ class ServicePaths:
     def secrets_and_state(self) -> tuple[Path, ...]:
         """What must not outlive a run; its events and logs may."""
         return (self.state, self.plan, self.api_key, self.curl_header, self.ray_token)
+
+    def forget(self) -> None:
+        """Remove what must not outlive a run, as far as the disk lets us."""
+        for path in self.secrets_and_state:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def create(self) -> None:
         """Make the directory.

@@ -16,7 +16,7 @@ from diptych.local.paths import ServicePaths, write_private
 from diptych.local.plan import Plan
 from diptych.local.ports import LOOPBACK, choose_port, free_ports
 from diptych.local.state import ports_of_others
-from diptych.models.config import ModelShape, read_model_shape, weight_bytes
+from diptych.models.config import DTYPE_BYTES, ModelShape, read_model_shape, weight_bytes
 from diptych.render.serve import APPLICATION, PhasePlace, Place, serve_config
 from diptych.spec import Document, PhaseSection
 
@@ -26,7 +26,6 @@ _START_DEADLINE_S = 900.0
 _GPU_MEMORY = 0.9
 _GPU_RESERVE = 3 * GIB
 _LEAST_GPU_KV_CACHE = 512 * MIB
-_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 4}
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ def make_plan(
     model: Model,
     paths: ServicePaths,
     say: Callable[[str], None],
-    run_id: str | None = None,
 ) -> Plan:
     """Work out the whole plan; writes the key files, starts nothing.
 
@@ -61,7 +59,6 @@ def make_plan(
     on_gpu = bool(hardware.gpus) and has_cuda_engine()
     share_out = _gpu_shares if on_gpu else _cpu_shares
     shares = share_out(document, phases, model, hardware, say)
-    run_id = run_id or secrets.token_hex(8)
     key_file = _write_keys(document, paths)
     place = Place(
         model_path=str(model.directory),
@@ -74,7 +71,7 @@ def make_plan(
     )
     return Plan(
         name=document.name,
-        run_id=run_id,
+        run_id=secrets.token_hex(8),
         application=APPLICATION,
         topology=document.topology,
         model=place.model_name,
@@ -155,21 +152,18 @@ def _kv_cache_bytes(
         return phase.kv_cache_memory
     if shape is None:
         return _UNSIZED_KV_CACHE
-    try:
-        per_token = shape.kv_bytes_per_token(_dtype_bytes(kwargs, model, shape))
-    except ModelError:  # a layout we cannot size: the engine says whether this is enough
-        return _UNSIZED_KV_CACHE
+    per_token = shape.kv_bytes_per_token(_dtype_bytes(kwargs, model, shape))
     return default_kv_cache(per_token, default_max_model_len(shape.max_position_embeddings, kwargs))
 
 
 def _dtype_bytes(kwargs: dict[str, Any], model: Model, shape: ModelShape | None) -> int:
     name = kwargs.get("dtype") or ("float32" if model.embedded else "auto")
-    return _DTYPE_BYTES.get(str(name), _DTYPE_BYTES.get(str(shape.dtype if shape else None), 2))
+    return DTYPE_BYTES.get(str(name), DTYPE_BYTES.get(str(shape.dtype if shape else None), 2))
 
 
 def _in_memory(on_disk: int, kwargs: dict[str, Any], model: Model, shape: ModelShape | None) -> int:
     """The weights' size once loaded: another type than on disk changes it."""
-    stored = _DTYPE_BYTES.get(str(shape.dtype if shape else None), 2)
+    stored = DTYPE_BYTES.get(str(shape.dtype if shape else None), 2)
     return on_disk * _dtype_bytes(kwargs, model, shape) // stored
 
 

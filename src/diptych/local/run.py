@@ -154,9 +154,7 @@ class Run:
         left = end_all(self._state.mark, grace_s=1.0)
         remembered = load(self._paths)
         if remembered is None or remembered.run_id == self._plan.run_id:
-            for path in self._paths.secrets_and_state:
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+            self._paths.forget()
         if left:
             rows = ", ".join(f"{process.name} (pid {process.pid})" for process in left)
             raise StartError(f"These processes could not be ended: {rows}.", "End them by hand.")
