@@ -1,30 +1,47 @@
 """The document that says what to serve and where: its models, its loading, and errors by line and field."""
 
-from diptych.spec.document import (
-    EMBEDDED,
-    AccessSection,
-    Document,
-    KVTransferSection,
-    ModelSection,
-    Phase,
-    PhaseSection,
-)
+from diptych.spec.document import Document
+from diptych.spec.fields import EMBEDDED, Phase, Place, Section, Topology, is_bucket, is_path
 from diptych.spec.load import LoadedDocument, load, load_with_provenance
+from diptych.spec.phases import AutoscalingSection, NodesSection, PhaseSection, ResourcesSection
+from diptych.spec.places import EksSection, KubernetesSection, SystemNodesSection
 from diptych.spec.problems import InvalidDocumentError, Problem
 from diptych.spec.schema import example, json_schema
+from diptych.spec.sections import (
+    AccessSection,
+    ImageSection,
+    KVTransferSection,
+    ModelSection,
+    PortsSection,
+    StagingSection,
+)
 
 __all__ = [
     "EMBEDDED",
     "AccessSection",
+    "AutoscalingSection",
     "Document",
+    "EksSection",
+    "ImageSection",
     "InvalidDocumentError",
     "KVTransferSection",
+    "KubernetesSection",
     "LoadedDocument",
     "ModelSection",
+    "NodesSection",
     "Phase",
     "PhaseSection",
+    "Place",
+    "PortsSection",
     "Problem",
+    "ResourcesSection",
+    "Section",
+    "StagingSection",
+    "SystemNodesSection",
+    "Topology",
     "example",
+    "is_bucket",
+    "is_path",
     "json_schema",
     "load",
     "load_with_provenance",

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 
 from pydantic_core import ErrorDetails
 
-from diptych.spec.document import REFUSED_FIELDS, Document, PhaseSection, Section
+from diptych.spec.document import REFUSED_FIELDS, Document
+from diptych.spec.fields import Section
+from diptych.spec.phases import PhaseSection
 from diptych.spec.problems import FieldPath, dotted, nearest, shown
 from diptych.spec.tree import section_at
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from diptych.spec.document import VERSION, Document, Section
+from diptych.spec.document import VERSION, Document
 from diptych.spec.explain import explain, path_of
+from diptych.spec.fields import Section
 from diptych.spec.overrides import Override, from_environment, from_options
 from diptych.spec.problems import FieldPath, InvalidDocumentError, Origin, Problem, dotted, shown
 from diptych.spec.sizes import format_size

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from diptych.spec.document import SHORTHANDS, Document, Section, is_path
+from diptych.spec.document import SHORTHANDS, Document
+from diptych.spec.fields import Section, is_path
 from diptych.spec.problems import FieldPath, Origin
 
 

@@ -1,0 +1,188 @@
+"""EC2 instance types: what a node of each type has, what Kubernetes leaves to pods on it, and what it costs.
+
+`data/instances.csv` is made by `scripts/instances.py` from two files of karpenter-provider-aws, which reads them
+from the EC2 and price list APIs. It holds the x86-64 types with NVIDIA GPUs and common ones without any.
+"""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+GIB = 1024**3
+MIB = 1024**2
+GB = 10**9
+
+# What torch.cuda.mem_get_info()[1] gives on a whole GPU, GiB. Less than the board has: error correction and the
+# driver keep a part, and its size moves by some 0.3 GiB with the driver.
+USABLE_GIB: Mapping[str, float] = MappingProxyType({"l4": 22.03})
+# The share of EC2's number that is usable, for GPUs not measured and for slices of one.
+USABLE_SHARE = 0.95
+
+# Ray's names (ray.util.accelerators) by EC2's. GPUs without one there are not named here.
+ACCELERATOR_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "t4": "T4",
+        "v100": "V100",
+        "a10g": "A10G",
+        "l4": "L4",
+        "l40s": "L40S",
+        "a100": "A100",
+        "h100": "H100",
+        "h200": "H200",
+        "b200": "B200",
+        "b300": "B300",
+        "rtx-pro-server-6000": "RTX-PRO-6000",
+    }
+)
+
+# Service quotas of EC2 that count the vCPUs of running instances: on demand, spot.
+QUOTAS_G = ("L-DB2E81BA", "L-3819A6DF")
+QUOTAS_P = ("L-417A185B", "L-7212CCBC")
+QUOTAS_STANDARD = ("L-1216C47A", "L-34B43A08")
+
+# eksctl 0.230.0, pkg/addons/assets/efa-device-plugin.yaml: families on its list; p5.4xlarge is not.
+EKSCTL_EFA_FAMILIES = frozenset({"g4dn", "g5", "g6", "g6e", "gr6", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en"})
+# eksctl 0.230.0, pkg/utils/instance/instance_types.go (CBRSupported).
+CAPACITY_BLOCK_FAMILIES = frozenset({"p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300"})
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """One EC2 instance type.
+
+    Args:
+        name: EC2's ("g6.8xlarge").
+        gpus: whole GPUs; 0 where there is a slice of one (g6f, gr6f) or none.
+        gpu: EC2's name for the GPU ("l4"); None without.
+        gpu_memory_bytes: of each GPU or slice, as EC2 reports it; see `usable_gpu_memory_bytes`.
+        vcpus: virtual CPUs.
+        memory_bytes: of the host.
+        network_gbps: bandwidth that is always there, 10^9 bits per second.
+        nvme_bytes: local disks, together; 0 without.
+        efa_interfaces: EFA network interfaces, as EKS advertises them in `vpc.amazonaws.com/efa`; 0 without.
+        allocatable_cpu_millis: what EKS leaves to pods, thousandths of a vCPU.
+        allocatable_memory_bytes: what EKS leaves to pods, approximately.
+        usd_per_hour: on demand, Linux, us-east-1; None where there is no such price.
+    """
+
+    name: str
+    gpus: int
+    gpu: str | None
+    gpu_memory_bytes: int
+    vcpus: int
+    memory_bytes: int
+    network_gbps: float
+    nvme_bytes: int
+    efa_interfaces: int
+    allocatable_cpu_millis: int
+    allocatable_memory_bytes: int
+    usd_per_hour: float | None
+
+    @property
+    def family(self) -> str:
+        """What stands before the size: "g6" of "g6.8xlarge"."""
+        return self.name.partition(".")[0]
+
+    @property
+    def sliced_gpu(self) -> bool:
+        """It has part of a GPU only."""
+        return self.gpu is not None and self.gpus == 0
+
+    @property
+    def has_efa(self) -> bool:
+        return self.efa_interfaces > 0
+
+    @property
+    def gpudirect_rdma(self) -> bool:
+        """EFA reaches GPU memory without a copy through the host: the P series, from p4d on."""
+        return self.has_efa and self.family.startswith("p") and self.family != "p3dn"
+
+    @property
+    def efa_plugin_by_eksctl(self) -> bool:
+        """eksctl's EFA device plugin runs on it; without, `vpc.amazonaws.com/efa` never appears."""
+        return self.has_efa and self.family in EKSCTL_EFA_FAMILIES and self.name != "p5.4xlarge"
+
+    @property
+    def capacity_blocks(self) -> bool:
+        """It can be reserved as an EC2 Capacity Block."""
+        return self.family in CAPACITY_BLOCK_FAMILIES
+
+    @property
+    def accelerator_type(self) -> str | None:
+        """Ray's name for the GPU ("L4"); None without a GPU, and for one that Ray has no name for."""
+        return ACCELERATOR_TYPES.get(self.gpu or "")
+
+    @property
+    def quota(self) -> str:
+        """The code of the service quota that counts its vCPUs on demand."""
+        return self._quotas[0]
+
+    @property
+    def spot_quota(self) -> str:
+        """The code of the service quota that counts its vCPUs on spot."""
+        return self._quotas[1]
+
+    @property
+    def _quotas(self) -> tuple[str, str]:
+        return {"g": QUOTAS_G, "p": QUOTAS_P}.get(self.name[0], QUOTAS_STANDARD)
+
+    @property
+    def usable_gpu_memory_bytes(self) -> int:
+        """What torch reports as one GPU's total memory, in bytes; approximate.
+
+        `gpu_memory_utilization` is a share of this. Formula: the figure of `USABLE_GIB` for a whole GPU of a kind
+        that is there, else `USABLE_SHARE` of what EC2 reports.
+        """
+        gib = USABLE_GIB.get(self.gpu or "")
+        if gib is None or self.sliced_gpu:
+            return int(self.gpu_memory_bytes * USABLE_SHARE)
+        return int(gib * GIB)
+
+
+def instance_type(name: str) -> InstanceType | None:
+    """The type of that name; None if the table has none, which does not mean that EC2 has none."""
+    return instance_types().get(name)
+
+
+@cache
+def instance_types() -> Mapping[str, InstanceType]:
+    """Every type of the table by name, smaller sizes of a family first."""
+    text = files("diptych.catalog").joinpath("data/instances.csv").read_text(encoding="utf-8")
+    types = (_from_row(row) for row in csv.DictReader(text.splitlines()))
+    return MappingProxyType({each.name: each for each in types})
+
+
+def nearest_with_efa(name: str) -> InstanceType | None:
+    """The smallest type of the same family with EFA and at least as many GPUs; None if there is none.
+
+        >>> nearest_with_efa("g6.xlarge").name
+        'g6.8xlarge'
+    """
+    wanted = instance_type(name)
+    family = name.partition(".")[0]
+    candidates = [
+        each
+        for each in instance_types().values()
+        if each.family == family and each.has_efa and each.gpus >= (wanted.gpus if wanted else 0)
+    ]
+    return min(candidates, key=lambda each: (each.vcpus, each.gpus), default=None)
+
+
+def _from_row(row: Mapping[str, str]) -> InstanceType:
+    return InstanceType(
+        name=row["name"],
+        gpus=int(row["gpus"]),
+        gpu=row["gpu"] or None,
+        gpu_memory_bytes=int(row["gpu_mib"]) * MIB,
+        vcpus=int(row["vcpus"]),
+        memory_bytes=int(row["memory_mib"]) * MIB,
+        network_gbps=int(row["network_mbps"]) / 1000,
+        nvme_bytes=int(row["nvme_gb"]) * GB,
+        efa_interfaces=int(row["efa"]),
+        allocatable_cpu_millis=int(row["allocatable_cpu_millis"]),
+        allocatable_memory_bytes=int(row["allocatable_memory_mib"]) * MIB,
+        usd_per_hour=float(row["usd_per_hour"]) if row["usd_per_hour"] else None,
+    )

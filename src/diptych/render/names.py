@@ -1,0 +1,45 @@
+"""Names and labels of what is rendered for a cluster, in one place: what is rendered is found again by them."""
+
+from diptych.spec import Document
+
+DOMAIN = "diptych.dev"
+PHASE_LABEL = f"{DOMAIN}/phase"
+"""On nodes and pods: "prefill", "decode" or "aggregated"; "system" on nodes without GPUs."""
+SERVICE_LABEL = f"{DOMAIN}/service"
+"""On every object: the document's name."""
+
+API_KEYS_KEY = "keys"
+TOKEN_KEY = "token"
+
+
+def labels(document: Document) -> dict[str, str]:
+    """Labels of every object that belongs to the service."""
+    return {
+        "app.kubernetes.io/name": "diptych",
+        "app.kubernetes.io/instance": document.name,
+        "app.kubernetes.io/managed-by": "diptych",
+        SERVICE_LABEL: document.name,
+    }
+
+
+def api_keys_secret(document: Document) -> tuple[str, str]:
+    """Name and key of the secret that holds the endpoint's keys."""
+    return _secret(document.access.api_key_secret, f"{document.name}-api-keys", API_KEYS_KEY)
+
+
+def token_secret(document: Document) -> tuple[str, str]:
+    """Name and key of the secret that holds the Hugging Face token."""
+    return _secret(document.model.token_secret, f"{document.name}-hf-token", TOKEN_KEY)
+
+
+def has_token(document: Document) -> bool:
+    """Whether the document names a Hugging Face token."""
+    model = document.model
+    return any((model.token_file, model.token_env, model.token_secret))
+
+
+def _secret(given: str | None, name: str, key: str) -> tuple[str, str]:
+    if given is None:
+        return name, key
+    given_name, _, given_key = given.partition("/")
+    return given_name, given_key or key
