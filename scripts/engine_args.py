@@ -10,12 +10,15 @@ those of every dataclass that such a field takes as a mapping, and the environme
 """
 
 import argparse
+import builtins
 import dataclasses
 import enum
 import importlib
 import json
+import os
 import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,6 +29,7 @@ DATA = Path(__file__).resolve().parent.parent / "src/diptych/catalog/data"
 # vLLM moved it between the two versions that we serve with.
 FRONTEND = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args")
 SCALARS = {bool: "bool", int: "int", float: "float", str: "str", Any: "any"}
+WIDTH = 110
 READ_DIRECTLY = re.compile(r"""(?:environ(?:\.get)?[\[(]|getenv\()\s*["'](VLLM_[A-Z0-9_]+)""")
 
 
@@ -36,6 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.folder:
         sys.path.insert(0, arguments.folder)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its log goes to the standard output
     table = table_of_vllm()
     if arguments.print:
         print(as_text(table), end="")
@@ -47,7 +52,7 @@ def main() -> None:
 
 
 def table_of_vllm() -> dict[str, Any]:
-    vllm = importlib.import_module("vllm")
+    vllm: Any = importlib.import_module("vllm")
     engine = importlib.import_module("vllm.engine.arg_utils").AsyncEngineArgs
     frontend = frontend_arguments()
     return {
@@ -97,15 +102,18 @@ def described(field: "dataclasses.Field[Any]", cls: type) -> dict[str, Any]:
     return facts
 
 
+class Names(dict[str, Any]):
+    """A module's names; one that it imports for type checkers only stands for a class of which nothing is known."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, None) or type(name, (), {})
+
+
 def resolved(field: "dataclasses.Field[Any]", cls: type) -> Any:
-    """A field's type; names that are imported for type checkers only stand for anything."""
+    """A field's type, evaluated where it is written as text."""
     if not isinstance(field.type, str):
         return field.type
-    names = vars(sys.modules[cls.__module__])
-    try:
-        return eval(field.type, dict(names))
-    except NameError:
-        return Any
+    return eval(field.type, {}, Names(vars(sys.modules[cls.__module__])))
 
 
 def alternatives(hint: Any) -> Iterator[Any]:
@@ -136,6 +144,8 @@ def kinds_of_one(hint: Any) -> list[str]:
         return []
     if issubclass(kind, enum.Enum):
         return ["int", "str"] if issubclass(kind, int) else ["str"]
+    if issubclass(kind, Path):
+        return ["str"]
     if dataclasses.is_dataclass(kind) or issubclass(kind, Mapping):
         return ["json"]
     return ["list"] if issubclass(kind, Collection) else []
@@ -166,7 +176,8 @@ def default_is_none(field: "dataclasses.Field[Any]") -> bool:
 
 def declared_default(field: "dataclasses.Field[Any]") -> tuple[Any, bool]:
     """The default, and whether a factory makes it. Pydantic keeps both in an object of its own."""
-    default, factory = field.default, field.default_factory
+    default: Any = field.default
+    factory: Any = field.default_factory
     if type(default).__name__ == "FieldInfo":
         default, factory = default.default, default.default_factory or dataclasses.MISSING
     if factory is not dataclasses.MISSING:
@@ -189,6 +200,8 @@ def as_text(table: Mapping[str, Any], indent: str = "") -> str:
     for key, value in table.items():
         deep = isinstance(value, dict) and value and all(isinstance(each, dict) for each in value.values())
         text = as_text(value, indent + "  ") if deep else json.dumps(value)
+        if isinstance(value, list):
+            text = textwrap.fill(text, WIDTH, subsequent_indent=indent + "  ", break_on_hyphens=False)
         lines.append(f"{indent}{json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n" + indent[2:] + "}"
 

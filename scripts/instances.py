@@ -14,10 +14,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 TABLE = Path(__file__).resolve().parent.parent / "src/diptych/catalog/data/instances.csv"
-FAMILIES = frozenset(
-    "c5 c6a c6i c7a c7i m5 m5a m6a m6i m7a m7i m7i-flex r5 r6a r6i r7a r7i t3 t3a".split()
-)
-SIZES = frozenset("large xlarge 2xlarge 4xlarge 8xlarge".split())
+FAMILIES = {
+    *("c5", "c6a", "c6i", "c7a", "c7i"),
+    *("m5", "m5a", "m6a", "m6i", "m7a", "m7i", "m7i-flex"),
+    *("r5", "r6a", "r6i", "r7a", "r7i"),
+    *("t3", "t3a"),
+}
+SIZES = {"large", "xlarge", "2xlarge", "4xlarge", "8xlarge"}
 REGION = "us-east-1"
 LABELS = "karpenter.k8s.aws/instance-"
 
@@ -27,9 +30,15 @@ def main() -> None:
     parser.add_argument("types", type=Path, help="instance-types.md")
     parser.add_argument("prices", type=Path, help="zz_generated.pricing_aws.go")
     arguments = parser.parse_args()
-    prices = read_prices(arguments.prices.read_text())
-    rows = [row(name, facts, prices) for name, facts in read_types(arguments.types.read_text()) if wanted(name, facts)]
+    pricing = arguments.prices.read_text()
+    prices = read_prices(pricing)
+    rows = [
+        row(name, facts, prices)
+        for name, facts in read_types(arguments.types.read_text())
+        if wanted(name, facts)
+    ]
     with TABLE.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# prices of {date_of_prices(pricing)}\n")
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -39,7 +48,10 @@ def main() -> None:
 def read_types(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Each type's name with its labels and resources, from one section per type with two tables."""
     for section in text.split("\n### `")[1:]:
-        yield section.partition("`")[0], dict(re.findall(r"^ \|([^|\n]+)\|([^|\n]+)\|$", section, re.MULTILINE))
+        yield (
+            section.partition("`")[0],
+            dict(re.findall(r"^ \|([^|\n]+)\|([^|\n]+)\|$", section, re.MULTILINE)),
+        )
 
 
 def read_prices(text: str) -> Mapping[str, str]:
@@ -49,6 +61,14 @@ def read_prices(text: str) -> Mapping[str, str]:
         raise SystemExit(f"no prices of {REGION} there: is this zz_generated.pricing_aws.go?")
     found = re.findall(r'"([\w.-]+)": ([0-9.]+)', block.group(1))
     return {name: price.rstrip("0").rstrip(".") for name, price in found}
+
+
+def date_of_prices(text: str) -> str:
+    """The day they were read from the price list API, YYYY-MM-DD."""
+    found = re.search(r"// generated at (\d{4}-\d\d-\d\d)", text)
+    if found is None:
+        raise SystemExit("the prices bear no date: is this zz_generated.pricing_aws.go?")
+    return found.group(1)
 
 
 def wanted(name: str, facts: Mapping[str, str]) -> bool:

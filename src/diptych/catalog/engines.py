@@ -28,13 +28,11 @@ class EngineVersions:
     python: str | None
 
 
-IN_AWS_IMAGE = EngineVersions(
+AWS_IMAGE = EngineVersions(
     ray="2.58.0", vllm="0.26.0", nixl="1.3.1", torch="2.11.0", cuda="13.0", python="3.13"
 )
-ON_THIS_MACHINE = EngineVersions(
-    ray="2.60.0", vllm="0.29.0", nixl="1.3.2", torch="2.13.0", cuda=None, python=None
-)
-PAIRS = (IN_AWS_IMAGE, ON_THIS_MACHINE)
+LOCAL = EngineVersions(ray="2.60.0", vllm="0.29.0", nixl="1.3.2", torch="2.13.0", cuda=None, python=None)
+PAIRS = (AWS_IMAGE, LOCAL)
 
 # vLLM's version by Ray's minor version, as Ray's `llm` extra pins it.
 RAY_VLLM: Mapping[str, str] = MappingProxyType(
@@ -47,8 +45,8 @@ _AWS_RAY_LLM_TAGS = ("serve-llm-cuda", "serve-llm-cuda-v1", "serve-llm-cuda-v1.0
 # Versions by repository and tag. AWS's private registries are one repository here, whatever their region.
 IMAGES: Mapping[str, Mapping[str, EngineVersions]] = MappingProxyType(
     {
-        "public.ecr.aws/deep-learning-containers/ray": dict.fromkeys(_AWS_RAY_LLM_TAGS, IN_AWS_IMAGE),
-        "763104351884.dkr.ecr.*.amazonaws.com/ray": dict.fromkeys(_AWS_RAY_LLM_TAGS, IN_AWS_IMAGE),
+        "public.ecr.aws/deep-learning-containers/ray": dict.fromkeys(_AWS_RAY_LLM_TAGS, AWS_IMAGE),
+        "763104351884.dkr.ecr.*.amazonaws.com/ray": dict.fromkeys(_AWS_RAY_LLM_TAGS, AWS_IMAGE),
     }
 )
 
@@ -69,8 +67,8 @@ KUBERNETES_VERSIONS: Mapping[str, date | None] = MappingProxyType(
 def versions_of_image(name: str) -> EngineVersions | None:
     """What an image carries, from its name; None for an image, tag or bare digest that is not in `IMAGES`.
 
-        >>> versions_of_image("public.ecr.aws/deep-learning-containers/ray:serve-llm-cuda-v1.0").vllm
-        '0.26.0'
+    >>> versions_of_image("public.ecr.aws/deep-learning-containers/ray:serve-llm-cuda-v1.0").vllm
+    '0.26.0'
     """
     repository, _, tag = name.partition("@")[0].rpartition(":")
     for pattern, tags in IMAGES.items():

@@ -7,6 +7,7 @@ from the EC2 and price list APIs. It holds the x86-64 types with NVIDIA GPUs and
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -15,13 +16,29 @@ GIB = 1024**3
 MIB = 1024**2
 GB = 10**9
 
-# What torch.cuda.mem_get_info()[1] gives on a whole GPU, GiB. Less than the board has: error correction and the
-# driver keep a part, and its size moves by some 0.3 GiB with the driver.
-USABLE_GIB: Mapping[str, float] = MappingProxyType({"l4": 22.03})
-# The share of EC2's number that is usable, for GPUs not measured and for slices of one.
+# What torch reports as a GPU's total memory, GiB, by EC2's name and MiB. It is less than the board has: error
+# correction and the driver keep a part. Each is the lowest that torch's out-of-memory messages in public reports
+# name ("has a total capacity of"); with the driver it moves by about 1 %. Nothing here was measured by us.
+USABLE_GIB: Mapping[tuple[str, int], float] = MappingProxyType(
+    {
+        ("t4", 16384): 14.56,
+        ("v100", 32768): 31.73,
+        ("a10g", 22888): 21.95,
+        ("l4", 22888): 22.03,
+        ("l40s", 45776): 44.34,
+        ("rtx-pro-server-6000", 98304): 94.96,
+        ("a100", 40960): 39.38,
+        ("a100", 81920): 79.15,
+        ("h100", 81920): 79.11,
+        ("h200", 144384): 139.72,
+        ("b200", 183359): 178.35,
+        ("b300", 275040): 267.69,
+    }
+)
+# The share of EC2's number taken as usable for what is not in `USABLE_GIB`: the RTX PRO 4500, and slices of an L4.
 USABLE_SHARE = 0.95
 
-# Ray's names (ray.util.accelerators) by EC2's. GPUs without one there are not named here.
+# Ray's names (ray.util.accelerators, the same in 2.58 and 2.60) by EC2's. It has none for the RTX PRO 4500.
 ACCELERATOR_TYPES: Mapping[str, str] = MappingProxyType(
     {
         "t4": "T4",
@@ -44,7 +61,9 @@ QUOTAS_P = ("L-417A185B", "L-7212CCBC")
 QUOTAS_STANDARD = ("L-1216C47A", "L-34B43A08")
 
 # eksctl 0.230.0, pkg/addons/assets/efa-device-plugin.yaml: families on its list; p5.4xlarge is not.
-EKSCTL_EFA_FAMILIES = frozenset({"g4dn", "g5", "g6", "g6e", "gr6", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en"})
+EKSCTL_EFA_FAMILIES = frozenset(
+    {"g4dn", "g5", "g6", "g6e", "gr6", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en"}
+)
 # eksctl 0.230.0, pkg/utils/instance/instance_types.go (CBRSupported).
 CAPACITY_BLOCK_FAMILIES = frozenset({"p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300"})
 
@@ -102,7 +121,7 @@ class InstanceType:
 
     @property
     def efa_plugin_by_eksctl(self) -> bool:
-        """eksctl's EFA device plugin runs on it; without, `vpc.amazonaws.com/efa` never appears."""
+        """The EFA device plugin that eksctl installs runs on it. Elsewhere install that of eks-charts."""
         return self.has_efa and self.family in EKSCTL_EFA_FAMILIES and self.name != "p5.4xlarge"
 
     @property
@@ -131,15 +150,13 @@ class InstanceType:
 
     @property
     def usable_gpu_memory_bytes(self) -> int:
-        """What torch reports as one GPU's total memory, in bytes; approximate.
+        """What torch reports as one GPU's total memory, in bytes; approximate, within about 1 %.
 
-        `gpu_memory_utilization` is a share of this. Formula: the figure of `USABLE_GIB` for a whole GPU of a kind
-        that is there, else `USABLE_SHARE` of what EC2 reports.
+        `gpu_memory_utilization` is a share of this. Formula: the figure in `USABLE_GIB` where there is one, else
+        `USABLE_SHARE` of what EC2 reports.
         """
-        gib = USABLE_GIB.get(self.gpu or "")
-        if gib is None or self.sliced_gpu:
-            return int(self.gpu_memory_bytes * USABLE_SHARE)
-        return int(gib * GIB)
+        gib = USABLE_GIB.get((self.gpu or "", self.gpu_memory_bytes // MIB))
+        return int(self.gpu_memory_bytes * USABLE_SHARE) if gib is None else int(gib * GIB)
 
 
 def instance_type(name: str) -> InstanceType | None:
@@ -150,16 +167,20 @@ def instance_type(name: str) -> InstanceType | None:
 @cache
 def instance_types() -> Mapping[str, InstanceType]:
     """Every type of the table by name, smaller sizes of a family first."""
-    text = files("diptych.catalog").joinpath("data/instances.csv").read_text(encoding="utf-8")
-    types = (_from_row(row) for row in csv.DictReader(text.splitlines()))
+    types = (_from_row(row) for row in csv.DictReader(_lines()[1:]))
     return MappingProxyType({each.name: each for each in types})
+
+
+def prices_date() -> date:
+    """The day that `usd_per_hour` is of."""
+    return date.fromisoformat(_lines()[0].rpartition(" ")[2])
 
 
 def nearest_with_efa(name: str) -> InstanceType | None:
     """The smallest type of the same family with EFA and at least as many GPUs; None if there is none.
 
-        >>> nearest_with_efa("g6.xlarge").name
-        'g6.8xlarge'
+    >>> nearest_with_efa("g6.xlarge").name
+    'g6.8xlarge'
     """
     wanted = instance_type(name)
     family = name.partition(".")[0]
@@ -169,6 +190,12 @@ def nearest_with_efa(name: str) -> InstanceType | None:
         if each.family == family and each.has_efa and each.gpus >= (wanted.gpus if wanted else 0)
     ]
     return min(candidates, key=lambda each: (each.vcpus, each.gpus), default=None)
+
+
+@cache
+def _lines() -> list[str]:
+    """The table: a line that dates its prices, then CSV."""
+    return files("diptych.catalog").joinpath("data/instances.csv").read_text(encoding="utf-8").splitlines()
 
 
 def _from_row(row: Mapping[str, str]) -> InstanceType:
