@@ -11,7 +11,14 @@ from ray.serve.deployment import Application
 from ray.serve.llm import LLMConfig
 
 from diptych.serving.ray_llm import PDServingArgs, build_llm_deployment
-from diptych.serving.servers import AggregatedServer, DecodeServer, PrefillServer
+from diptych.serving.servers import (
+    AggregatedServer,
+    DataParallelAggregatedServer,
+    DataParallelDecodeServer,
+    DataParallelPrefillServer,
+    DecodeServer,
+    PrefillServer,
+)
 
 # A dead engine is noticed within HEALTH_CHECK_PERIOD_S and its replica replaced after three failed checks.
 HEALTH_CHECK_PERIOD_S = 4.0
@@ -32,16 +39,18 @@ def build_app(args: dict[str, Any]) -> Application:
     access = own.pop("access", None) or {}
     facing = {"api_key_file": access.get("api_key_file")}
     if "llm_config" in own:
-        return _deploy(
-            LLMConfig.model_validate(own["llm_config"]),
-            "Aggregated:",
-            serve.ingress()(AggregatedServer),
-            facing,
-        )
+        whole = LLMConfig.model_validate(own["llm_config"])
+        server = _server(whole, AggregatedServer, DataParallelAggregatedServer)
+        return _deploy(whole, "Aggregated:", serve.ingress()(server), facing)
     config = PDServingArgs.model_validate(own)
-    prefill = _deploy(config.prefill_config, "Prefill:", PrefillServer, {})
-    facing["prefill_server"] = prefill
-    return _deploy(config.decode_config, "Decode:", serve.ingress()(DecodeServer), facing)
+    server = _server(config.prefill_config, PrefillServer, DataParallelPrefillServer)
+    facing["prefill_server"] = _deploy(config.prefill_config, "Prefill:", server, {})
+    server = _server(config.decode_config, DecodeServer, DataParallelDecodeServer)
+    return _deploy(config.decode_config, "Decode:", serve.ingress()(server), facing)
+
+
+def _server(config: Any, alone: type, data_parallel: type) -> type:
+    return data_parallel if config.engine_kwargs.get("data_parallel_size", 1) > 1 else alone
 
 
 def _deploy(config: LLMConfig, prefix: str, cls: Any, bound: dict[str, Any]) -> Application:

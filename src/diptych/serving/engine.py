@@ -101,6 +101,12 @@ def own_cores(groups: str, rank: int) -> str:
     return shares[rank % len(shares)]
 
 
+def works_alone(parallel_config: Any) -> bool:
+    """Whether an engine has one worker and no data-parallel siblings with which it meets at every step."""
+    alone: bool = parallel_config.world_size == 1 and parallel_config.data_parallel_size == 1
+    return alone
+
+
 class Engine(VLLMEngine):
     """Ray Serve LLM's engine; one with a single worker runs it in the engine process."""
 
@@ -112,7 +118,7 @@ class Engine(VLLMEngine):
 
     def _prepare_engine_config(self, *args: Any) -> Any:
         engine_args, frontend_args, config = super()._prepare_engine_config(*args)
-        if config.parallel_config.world_size == 1:
+        if works_alone(config.parallel_config):
             config.parallel_config.distributed_executor_backend = InEngineExecutor
         if config.kv_transfer_config is not None:
             # A replacement takes its predecessor's port and so its id: decode would go on reading from the dead one.
@@ -120,7 +126,7 @@ class Engine(VLLMEngine):
         return engine_args, frontend_args, config
 
     def _start_async_llm_engine(self, engine_args: Any, config: Any, *args: Any) -> Any:
-        if config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1:
+        if config.device_config.device_type == "cpu" and works_alone(config.parallel_config):
             with engine_process_forked():
                 return super()._start_async_llm_engine(engine_args, config, *args)
         return super()._start_async_llm_engine(engine_args, config, *args)

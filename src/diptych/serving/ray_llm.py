@@ -21,8 +21,14 @@ from ray.llm._internal.serve.core.server.builder import build_llm_deployment
 from ray.llm._internal.serve.core.server.llm_server import LLMServer
 from ray.llm._internal.serve.engines.vllm.kv_transfer.base import base_prefill_kv_transfer_params
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
+from ray.llm._internal.serve.serving_patterns.data_parallel.dp_server import DPServer
 from ray.llm._internal.serve.serving_patterns.prefill_decode.builder import PDServingArgs
-from ray.llm._internal.serve.serving_patterns.prefill_decode.pd_server import PDDecodeServer, PDPrefillServer
+from ray.llm._internal.serve.serving_patterns.prefill_decode.pd_server import (
+    DPPDDecodeServer,
+    DPPDPrefillServer,
+    PDDecodeServer,
+    PDPrefillServer,
+)
 from ray.llm._internal.serve.utils.broadcast import broadcast
 
 __all__ = [
@@ -30,6 +36,9 @@ __all__ = [
     "CallbackBase",
     "ChatCompletionRequest",
     "CompletionRequest",
+    "DPPDDecodeServer",
+    "DPPDPrefillServer",
+    "DPServer",
     "ErrorResponse",
     "LLMServer",
     "PDDecodeServer",

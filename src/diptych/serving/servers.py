@@ -16,6 +16,9 @@ from diptych.serving.loopback import keep_replica_on_loopback
 from diptych.serving.orchestrate import Orchestrator, Whole
 from diptych.serving.ray_llm import (
     ChatCompletionRequest,
+    DPPDDecodeServer,
+    DPPDPrefillServer,
+    DPServer,
     LLMServer,
     PDDecodeServer,
     PDPrefillServer,
@@ -158,6 +161,18 @@ class DecodeServer(Phase, PDDecodeServer):
         handle = serve.get_deployment_handle(context.deployment, context.app_name)
         told = await _ask_all(handle)
         return [one for one in told if one["replica"] != self.replica_name]
+
+
+class DataParallelPrefillServer(PrefillServer, DPPDPrefillServer):
+    """A rank of a data-parallel prefill replica: Ray starts and restarts all ranks of one together."""
+
+
+class DataParallelAggregatedServer(AggregatedServer, DPServer):
+    """A rank of a data-parallel replica that does both phases."""
+
+
+class DataParallelDecodeServer(DecodeServer, DPPDDecodeServer):
+    """A rank of a data-parallel decode replica; each rank faces clients."""
 
 
 async def _ask_all(handle: Any) -> list[dict[str, Any]]:
