@@ -10,6 +10,7 @@ import pytest
 from diptych.errors import SetupError, StartError
 from diptych.local import planning
 from diptych.local.budget import GIB
+from diptych.local.environment import service_environment
 from diptych.local.hardware import Hardware
 from diptych.local.paths import ServicePaths
 from diptych.local.plan import Plan
@@ -238,6 +239,26 @@ def test_a_key_file_that_will_not_do_is_an_error_that_names_it(
     with pytest.raises(SetupError, match=said) as caught:
         plan(access={"api_key_file": str(own_keys)})
     assert str(own_keys) in caught.value.message
+
+
+def test_keys_in_a_variable_reach_a_private_file_and_no_process(
+    plan: Planned, paths: ServicePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEYS", "first-key second-key")
+    made, _ = plan(access={"api_key_env": "MY_KEYS"})
+    assert paths.api_key.read_text() == "first-key\nsecond-key\n"
+    assert paths.api_key.stat().st_mode & 0o777 == 0o600
+    assert "first-key" not in made.model_dump_json()
+    environment = service_environment("run", "127.0.0.1", paths.ray_token, made.withheld_variables)
+    assert "MY_KEYS" not in environment
+
+
+def test_a_variable_with_keys_that_is_not_set_is_an_error_that_names_it(
+    plan: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MY_KEYS", raising=False)
+    with pytest.raises(SetupError, match=r"MY_KEYS, which access\.api_key_env names, is not set"):
+        plan(access={"api_key_env": "MY_KEYS"})
 
 
 def test_a_plan_is_the_same_after_it_was_written_and_read(plan: Planned, paths: ServicePaths) -> None:

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import site
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from diptych.errors import SetupError
@@ -44,15 +45,17 @@ def has_cuda_engine() -> bool:
     return importlib.util.find_spec("vllm._C_stable_libtorch") is not None
 
 
-def service_environment(run_id: str, host: str, ray_token_file: Path) -> dict[str, str]:
-    """The environment of the keeper, Ray and everything they start.
+def service_environment(
+    run_id: str, host: str, ray_token_file: Path, withheld: Collection[str] = ()
+) -> dict[str, str]:
+    """The environment of the keeper, Ray and everything they start, without the variables in `withheld`.
 
     Everything binds to `host`, a loopback address; nothing phones home; Ray asks for a token.
     """
     variables = {
         key: value
         for key, value in os.environ.items()
-        if key not in _REMOVED and not key.startswith(_REMOVED_PREFIXES)
+        if key not in _REMOVED and key not in withheld and not key.startswith(_REMOVED_PREFIXES)
     }
     variables |= {
         MARK_ENV: run_id,

@@ -30,6 +30,7 @@ class Plan(BaseModel):
     num_gpus: int
     object_store_bytes: int
     start_deadline_s: float
+    withheld_variables: list[str] = []
 
     @property
     def url(self) -> str:

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diptych.errors import ModelError, SetupError, StartError
+from diptych.errors import ModelError, StartError
 from diptych.local.budget import GIB, MIB, Demand, check_memory, default_kv_cache, default_max_model_len
 from diptych.local.environment import has_cuda_engine
 from diptych.local.events import STAGES, STAGES_AGGREGATED
 from diptych.local.hardware import Hardware, detect, share_cores
-from diptych.local.paths import ServicePaths, write_private
+from diptych.local.keys import secret_variables, write_keys
+from diptych.local.paths import ServicePaths
 from diptych.local.plan import Plan
 from diptych.local.ports import LOOPBACK, choose_port, free_ports
 from diptych.local.state import ports_of_others
 from diptych.models.config import DTYPE_BYTES, ModelShape, read_model_shape, weight_bytes
+from diptych.render.layout import group_name
 from diptych.render.serve import APPLICATION, PhasePlace, Place, serve_config
 from diptych.spec import Document, PhaseSection
 
@@ -55,11 +57,13 @@ def make_plan(
     port, moved = choose_port(document.access.port, ports_of_others(document.name))
     if moved:
         say(moved)
-    phases = {"aggregated": document.decode} if document.topology == "aggregated" else _split(document)
+    phases: dict[str, PhaseSection] = {
+        group_name(document, name): one for name, one in document.phases.items()
+    }
     on_gpu = bool(hardware.gpus) and has_cuda_engine()
     share_out = _gpu_shares if on_gpu else _cpu_shares
     shares = share_out(document, phases, model, hardware, say)
-    key_file = _write_keys(document, paths)
+    key_file = write_keys(document, paths)
     place = Place(
         model_path=str(model.directory),
         model_name=document.model.name,
@@ -89,16 +93,13 @@ def make_plan(
         num_gpus=len(hardware.gpus) if on_gpu else 0,
         object_store_bytes=_OBJECT_STORE_BYTES,
         start_deadline_s=_START_DEADLINE_S,
+        withheld_variables=secret_variables(document),
     )
 
 
 def stages(topology: str) -> tuple[str, ...]:
     """The stages that `up` waits for, in order."""
     return STAGES_AGGREGATED if topology == "aggregated" else STAGES
-
-
-def _split(document: Document) -> dict[str, PhaseSection]:
-    return {"prefill": document.prefill, "decode": document.decode}
 
 
 def _cpu_shares(
@@ -259,37 +260,3 @@ def _engine_environment(document: Document, on_gpu: bool) -> dict[str, str]:
             "TORCHDYNAMO_DISABLE": "1"
         }  # else the first request with top_p waits ten seconds for a compiler
     return {}
-
-
-def _write_keys(document: Document, paths: ServicePaths) -> Path:
-    """The endpoint's key (the user's file, or a new one of ours), curl's header file and Ray's token."""
-    given = document.access.api_key_file
-    if given is not None:
-        key_file = Path(given).expanduser().absolute()
-        key = _first_key(key_file)
-    else:
-        key_file, key = paths.api_key, "dk-" + secrets.token_urlsafe(32)
-        write_private(key_file, key + "\n")
-    write_private(paths.curl_header, f"Authorization: Bearer {key}\n")
-    write_private(paths.ray_token, secrets.token_hex(32))
-    return key_file
-
-
-def _first_key(path: Path) -> str:
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise SetupError(
-            f"The API key file {path} cannot be read: {error.strerror}.",
-            "Name another in access.api_key_file.",
-        ) from None
-    keys = text.split()
-    if not keys:
-        raise SetupError(f"The API key file {path} is empty.", "Put one key per line into it.")
-    if any(len(line.split()) > 1 for line in text.splitlines()):
-        raise SetupError(
-            f"The API key file {path} holds more than keys.", "Put one key per line into it, nothing else."
-        )
-    if path.stat().st_mode & 0o077:
-        raise SetupError(f"The API key file {path} can be read by others.", f"Run `chmod 600 {path}`.")
-    return keys[0]

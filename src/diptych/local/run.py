@@ -85,7 +85,9 @@ class Run:
                 stderr=subprocess.STDOUT,
                 cwd=self._paths.directory,
                 # Engines that are killed leave sockets and files behind: in a directory that goes with the service.
-                env=service_environment(self._plan.run_id, self._plan.host, ray_token)
+                env=service_environment(
+                    self._plan.run_id, self._plan.host, ray_token, self._plan.withheld_variables
+                )
                 | {"TMPDIR": str(directory)},
                 text=True,
                 start_new_session=True,
