@@ -177,6 +177,7 @@ def test_all_that_a_config_lacks_is_named_at_once(tmp_path: Path) -> None:
         ({"layer_types": ["full_attention"] * 29}, "30 layers of which 29 are described"),
         ({"kv_lora_rank": 512, "model_type": "minicpm3"}, "latent attention in a model of type minicpm3"),
         ({"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config"),
+        ({"num_key_value_heads": 0}, "KV heads of no size"),
     ],
 )
 def test_a_layout_that_is_not_known_is_an_error_and_no_guess(changes: dict[str, Any], words: str) -> None:

@@ -1,7 +1,7 @@
 """What a model's own files imply."""
 
-from diptych.models.budget import Budget, kv_transfer_bytes, memory_budget
-from diptych.models.config import KVGroup, ModelShape, read_model_shape, weight_bytes
+from diptych.models.budget import Budget, image_tokens_of, kv_transfer_bytes, memory_budget
+from diptych.models.config import KVGroup, ModelShape, read_config, read_model_shape, weight_bytes
 from diptych.models.hub_cache import config_in_hub_cache
 from diptych.models.shipped import shipped_config, shipped_ids
 from diptych.models.weights import WeightEstimate, estimate_weights
@@ -13,8 +13,10 @@ __all__ = [
     "WeightEstimate",
     "config_in_hub_cache",
     "estimate_weights",
+    "image_tokens_of",
     "kv_transfer_bytes",
     "memory_budget",
+    "read_config",
     "read_model_shape",
     "shipped_config",
     "shipped_ids",

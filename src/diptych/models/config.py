@@ -3,14 +3,15 @@
 How layers are told apart, and what each of them keeps, is in `diptych.models.layers`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diptych.errors import ModelError
+from diptych.models.checkpoint import read_config, weight_bytes
 from diptych.models.layers import (
+    DTYPE_BYTES,
     FULL,
     OTHER,
     RECURRENT,
@@ -22,6 +23,11 @@ from diptych.models.layers import (
     kv_heads,
     layer_kinds,
 )
+from diptych.models.paging import KERNEL_BLOCK, CacheLayout, cache_layout
+from diptych.models.quantization import kv_cache_element_bytes
+from diptych.models.state import recurrence
+from diptych.models.vision import vision_fields
+from diptych.models.weights import WeightEstimate, weights_of
 
 __all__ = [
     "DTYPE_BYTES",
@@ -31,11 +37,10 @@ __all__ = [
     "SLIDING",
     "KVGroup",
     "ModelShape",
+    "read_config",
     "read_model_shape",
     "weight_bytes",
 ]
-
-DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class ModelShape:
         is_mla: K and V share one latent vector per token.
         has_recurrent_state: some layers keep a state per sequence instead of, or beside, KV cache.
         kv_groups: its attention layers, by what they keep.
+        layer_kinds: what each layer keeps, in order: `FULL`, `SLIDING`, `RECURRENT` or, for nothing, `OTHER`.
+        fields: the config's fields, for what is worked out when asked for; shapes of other configs differ by it.
     """
 
     architecture: str
@@ -67,6 +74,8 @@ class ModelShape:
     is_mla: bool
     has_recurrent_state: bool
     kv_groups: tuple[KVGroup, ...]
+    layer_kinds: tuple[str, ...]
+    fields: Fields = field(repr=False)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], file: str = "config.json") -> "ModelShape":
@@ -99,6 +108,80 @@ class ModelShape:
         size = self._element_bytes(dtype_bytes)
         return sum(group.bytes_per_token(size) for group in self.kv_groups)
 
+    @property
+    def has_vision(self) -> bool:
+        """Whether the config describes a vision tower."""
+        return vision_fields(self.fields) is not None
+
+    def weights(
+        self,
+        *,
+        dtype: str | None = None,
+        tensor_parallel: int = 1,
+        pipeline_parallel: int = 1,
+        vision: bool = True,
+    ) -> WeightEstimate:
+        """The weights, estimated from the config alone; `diptych.models.weights` says how.
+
+        Args:
+            dtype: that they are loaded as ("bfloat16"); the config's own without.
+            vision: False counts the text part only.
+
+        Raises:
+            ModelError: the architecture or its quantisation is not known here.
+        """
+        return weights_of(
+            self.fields,
+            dtype=dtype,
+            tensor_parallel=tensor_parallel,
+            pipeline_parallel=pipeline_parallel,
+            vision=vision,
+        )
+
+    def state_bytes(self, dtype_bytes: int | None = None, tensor_parallel: int = 1) -> int:
+        """Bytes that recurrent layers keep for one sequence on each of `tensor_parallel` GPUs; 0 without any.
+
+        Args:
+            dtype_bytes: of the dtype that the model is run in, which the KV cache's doesn't change; its own without.
+
+        Raises:
+            ModelError: their kind is not known here, or the config names no dtype that is.
+        """
+        return self._layer_state_bytes(dtype_bytes, tensor_parallel) * self.layer_kinds.count(RECURRENT)
+
+    def cache_layout(
+        self,
+        *,
+        kv_dtype_bytes: int | None = None,
+        dtype_bytes: int | None = None,
+        tensor_parallel: int = 1,
+        block_size: int = 16,
+        kernel_block: int = KERNEL_BLOCK,
+    ) -> CacheLayout:
+        """The cache's pages and groups on one GPU, as vLLM makes them; `diptych.models.paging` says how.
+
+        Args:
+            kv_dtype_bytes: bytes of one element of the KV cache (bfloat16: 2, fp8: 1); what the checkpoint's
+                quantisation asks for without, else as `dtype_bytes`.
+            dtype_bytes: of the dtype that the model is run in; its own without.
+
+        Raises:
+            ModelError: as `state_bytes`, or no layer keeps anything.
+        """
+        if not {FULL, SLIDING, RECURRENT} & set(self.layer_kinds):
+            raise self.fields.unknown("no layer that keeps a cache")
+        return cache_layout(
+            self.layer_kinds,
+            self.kv_groups,
+            dtype_bytes=self._element_bytes(
+                kv_dtype_bytes or kv_cache_element_bytes(self.fields) or dtype_bytes
+            ),
+            state_bytes=self._layer_state_bytes(dtype_bytes, tensor_parallel),
+            tensor_parallel=tensor_parallel,
+            block_size=block_size,
+            kernel_block=kernel_block,
+        )
+
     def kv_bytes(self, tokens: int, dtype_bytes: int | None = None) -> int:
         """Bytes of KV cache for one sequence of `tokens`; sliding layers keep their window. No block padding.
 
@@ -109,6 +192,12 @@ class ModelShape:
         return sum(
             group.bytes_per_token(size) * min(tokens, group.window or tokens) for group in self.kv_groups
         )
+
+    def _layer_state_bytes(self, dtype_bytes: int | None, tensor_parallel: int) -> int:
+        """Bytes of state in one recurrent layer."""
+        if RECURRENT not in self.layer_kinds:
+            return 0
+        return recurrence(self.fields).state_bytes(self._element_bytes(dtype_bytes), tensor_parallel)
 
     def _element_bytes(self, dtype_bytes: int | None) -> int:
         if dtype_bytes is not None:
@@ -128,47 +217,7 @@ def read_model_shape(directory: Path) -> ModelShape:
         ModelError: its config.json is missing, no JSON, or lacks something; names the file and what.
     """
     file = directory / "config.json"
-    return ModelShape.from_config(_read_json(file), str(file))
-
-
-def weight_bytes(directory: Path) -> int:
-    """Bytes of the checkpoint's safetensors files: those of its index if it has one, else all that lie there.
-
-    Raises:
-        ModelError: there are none, one that the index names is missing, or the index can't be read.
-    """
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        weight_map = _read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise ModelError(f"{index}: it has no weight_map", "download the model again")
-        files = [directory / str(name) for name in sorted(set(weight_map.values()))]
-    else:
-        files = sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise ModelError(
-            f"{directory}: no safetensors file lies here", "give the folder of a whole checkpoint"
-        )
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        raise ModelError(
-            f"{directory}: the checkpoint lacks {', '.join(missing)}", "download the model again"
-        )
-    return sum(file.stat().st_size for file in files)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise ModelError(f"{file}: there is no such file", "give the folder of a checkpoint") from None
-    except OSError as error:
-        raise ModelError(f"{file}: it can't be read: {error.strerror}", "check its permissions") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: it is not valid JSON: {error}", "download the model again") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{file}: it holds no JSON object", "download the model again")
-    return content
+    return ModelShape.from_config(read_config(file), str(file))
 
 
 def _shape(fields: Fields) -> ModelShape:
@@ -194,4 +243,13 @@ def _shape(fields: Fields) -> ModelShape:
         is_mla=is_latent(fields),
         has_recurrent_state=RECURRENT in kinds,
         kv_groups=kv_groups(fields, kinds),
+        layer_kinds=_keeping(fields, kinds),
+        fields=fields,
     )
+
+
+def _keeping(fields: Fields, kinds: list[str]) -> tuple[str, ...]:
+    """The same, with nothing for the last layers if they use the cache of others."""
+    borrowed = fields.number("num_kv_shared_layers", default=0)
+    own = max(0, len(kinds) - borrowed)
+    return (*kinds[:own], *[OTHER] * (len(kinds) - own))

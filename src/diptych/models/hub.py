@@ -1,7 +1,6 @@
 """Where a model's files are: the embedded one, a directory, or the Hugging Face hub and its cache here."""
 
 import json
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +13,9 @@ import httpx
 
 from diptych.errors import ModelError
 from diptych.models.embedded import EMBEDDED, ENVIRONMENT, Progress, prepare_embedded
+from diptych.models.hub_cache import HUB_ID
 
 REACH_SECONDS = 5.0
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 INSTEAD = "To go on without it, use the model that needs no hub: `--model embedded`."
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "*.tiktoken")
 SETTINGS_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]

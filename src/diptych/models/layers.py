@@ -18,6 +18,8 @@ from typing import Any
 
 from diptych.errors import ModelError
 
+DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
+
 FULL, SLIDING, RECURRENT, OTHER = "full", "sliding", "recurrent", "other"
 
 _LAYER_TYPES = {
@@ -76,6 +78,8 @@ _NAMES = {
 
 _INNER = ("text_config", "language_config", "llm_config")
 
+_SIZE_IT_YOURSELF = "size the KV cache yourself: prefill.kv_cache_memory, decode.kv_cache_memory"
+
 
 @dataclass(frozen=True)
 class KVGroup:
@@ -86,16 +90,25 @@ class KVGroup:
         elements: numbers kept per token and layer, each of the KV cache's dtype.
         fixed_bytes: bytes kept per token and layer besides, whatever that dtype.
         window: the last tokens that are kept, None for all.
+        heads: KV heads that tensor parallelism can divide; 1 with latent attention.
+        kind: of its layers, `FULL` or `SLIDING`.
     """
 
     layers: int
     elements: int
     fixed_bytes: int = 0
     window: int | None = None
+    heads: int = 1
+    kind: str = FULL
 
     def bytes_per_token(self, dtype_bytes: int) -> int:
         """Bytes for one token in all layers of the group."""
         return self.layers * (self.elements * dtype_bytes + self.fixed_bytes)
+
+    def page_bytes(self, dtype_bytes: int, tensor_parallel: int = 1) -> int:
+        """Bytes for one token in one layer on one of `tensor_parallel` GPUs, each with one KV head at least."""
+        heads = max(1, self.heads // tensor_parallel)
+        return self.elements // self.heads * heads * dtype_bytes + self.fixed_bytes
 
 
 class Fields:
@@ -143,12 +156,14 @@ class Fields:
             raise ModelError(f"{self.file}: it {problem} {name}", "use the config.json of a whole checkpoint")
         return value
 
-    def unknown(self, what: str) -> ModelError:
+    def unknown(self, what: str, hint: str = _SIZE_IT_YOURSELF) -> ModelError:
         """The error for a layout that is not known here."""
         message = f"{self.file}: it describes {what}, and this version of Diptych can't size that"
-        return ModelError(
-            message, "size the KV cache yourself: prefill.kv_cache_memory, decode.kv_cache_memory"
-        )
+        return ModelError(message, hint)
+
+    def unknown_weights(self, what: str) -> ModelError:
+        """The error for weights that are not known here."""
+        return self.unknown(what, "fetch the model: the size of its weight files is used where they are")
 
 
 def layer_kinds(fields: Fields) -> list[str]:
@@ -189,7 +204,10 @@ def kv_heads(fields: Fields, kind: str) -> tuple[int, int]:
     heads = fields.number("num_key_value_heads", default=attention_heads)
     size = fields.number("head_dim", default=fields.required("hidden_size") // attention_heads)
     own_heads, own_size = _OWN_HEADS[kind]
-    return fields.number(own_heads, default=heads), fields.number(own_size, default=size)
+    heads, size = fields.number(own_heads, default=heads), fields.number(own_size, default=size)
+    if not heads or not size:
+        raise fields.unknown("attention layers with KV heads of no size")
+    return heads, size
 
 
 def kv_groups(fields: Fields, kinds: Sequence[str]) -> tuple[KVGroup, ...]:
@@ -212,7 +230,8 @@ def kv_groups(fields: Fields, kinds: Sequence[str]) -> tuple[KVGroup, ...]:
             heads, key_size = kv_heads(fields, kind)
             value_size = fields.number(value_field, default=key_size)
             window = fields.number("sliding_window") if kind == SLIDING else None
-            groups.append(KVGroup(count[kind], heads * (key_size + value_size), window=window))
+            elements = heads * (key_size + value_size)
+            groups.append(KVGroup(count[kind], elements, window=window, heads=heads, kind=kind))
     return tuple(groups)
 
 
