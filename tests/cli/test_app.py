@@ -45,7 +45,9 @@ def diptych(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         (["up", "--set", "nonsense"], 2, "nonsense"),
         (["up", "--port", "99999"], 2, "99999"),
         (["up", "--name", "Not A Name"], 2, "Not A Name"),
-        (["up", "--model", "./no/such/model"], 1, "no/such/model"),
+        (["up", "--model", "./no/such/model"], 2, "no/such/model"),
+        (["up", "--set", "decode.engine_kwargs.max_model_len=9"], 2, "P201"),
+        (["up", "examples/qwen3.5-9b-g6.yaml"], 2, "on this machine only"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from diptych.render.serve import PhasePlace, Place, core_groups, serve_config
+from diptych.render.inputs import Facts
+from diptych.render.serve import PhasePlace, Place, cluster_serve_config, core_groups, serve_config
 from diptych.spec import Document
+from render.golden_documents import DOCUMENTS, example
 
 SPLIT = {"prefill": PhasePlace(((0,),), 2**28, 0.0, 20000), "decode": PhasePlace(((1,),), 2**28, 0.0, 20064)}
 AGGREGATED = {"aggregated": PhasePlace(((0, 1),), 2**28, 0.0, 20000)}
@@ -138,3 +140,107 @@ def test_each_replicas_cores_are_told_in_one_variable() -> None:
     ]
     assert variables["DIPTYCH_CORES"] == core_groups(((1, 2), (3, 4))) == "1,2;3,4"
     assert variables["OMP_NUM_THREADS"] == "2"
+
+
+CLUSTER_DOCUMENTS = sorted({*DOCUMENTS} - {"local"})
+
+
+def on_cluster(**fields: Any) -> dict[str, Any]:
+    return cluster_serve_config(document(**{"on": "eks", "model": "Qwen/Qwen3-8B"} | fields), Facts())
+
+
+class TestOnACluster:
+    @pytest.mark.parametrize("name", CLUSTER_DOCUMENTS)
+    def test_ray_accepts_all_of_it(self, name: str) -> None:
+        schema, llm = pytest.importorskip("ray.serve.schema"), pytest.importorskip("ray.serve.llm")
+        builder = pytest.importorskip("ray.llm._internal.serve.serving_patterns.prefill_decode.builder")
+        parsed = schema.ServeDeploySchema.model_validate(cluster_serve_config(*example(name)))
+        args = {key: value for key, value in parsed.applications[0].args.items() if key != "access"}
+        if "llm_config" in args:
+            llm.LLMConfig.model_validate(args["llm_config"])
+        else:
+            builder.PDServingArgs.model_validate(args)
+
+    @pytest.mark.parametrize("name", CLUSTER_DOCUMENTS)
+    def test_ray_places_each_replica_on_gpus_of_its_own_phase(self, name: str) -> None:
+        llm = pytest.importorskip("ray.serve.llm")
+        server = pytest.importorskip("ray.llm._internal.serve.core.server.llm_server")
+        args = cluster_serve_config(*example(name))["applications"][0]["args"]
+        for config in (value for key, value in args.items() if key.endswith("config")):
+            phase = {"kv_producer": "prefill", "kv_consumer": "decode", None: "aggregated"}[
+                config["engine_kwargs"].get("kv_transfer_config", {}).get("kv_role")
+            ]
+            replica = config["deployment_config"]["ray_actor_options"]
+            bundles = server._merge_replica_actor_and_child_actor_bundles(
+                llm.LLMConfig.model_validate(config).get_engine_config().placement_bundles,
+                {"CPU": replica["num_cpus"], "GPU": replica.get("num_gpus", 0)},
+            )
+            assert len(bundles) == config["engine_kwargs"].get("tensor_parallel_size", 1)
+            assert all((bundle["GPU"], bundle[phase]) == (1, 0.001) for bundle in bundles)
+
+    def test_a_replica_that_fits_a_pod_stays_in_one_and_another_takes_as_few_as_it_can(self) -> None:
+        def strategy(gpus: int) -> str:
+            config = on_cluster(
+                nodes={"instance_type": "g6.12xlarge"}, engine_kwargs={"tensor_parallel_size": gpus}
+            )
+            found: str = phase_config(config, "decode")["placement_group_config"]["strategy"]
+            return found
+
+        assert (strategy(4), strategy(8)) == ("STRICT_PACK", "PACK")
+
+    def test_parts_of_a_data_parallel_replica_are_placed_one_by_one(self) -> None:
+        config = phase_config(on_cluster(decode={"engine_kwargs": {"data_parallel_size": 2}}), "decode")
+        assert config["placement_group_config"]["bundle_per_worker"] == {"GPU": 1, "decode": 0.001}
+        assert config["engine_kwargs"]["data_parallel_size"] == 2
+
+    def test_the_replicas_are_as_many_as_the_document_says_or_as_many_as_are_needed(self) -> None:
+        scaling = {"min_replicas": 1, "max_replicas": 3, "target_ongoing_requests": 4}
+        config = on_cluster(
+            prefill={"autoscaling_config": scaling}, decode={"num_replicas": 2, "max_ongoing_requests": 64}
+        )
+        prefill, decode = (
+            phase_config(config, phase)["deployment_config"] for phase in ("prefill", "decode")
+        )
+        assert prefill["autoscaling_config"] == scaling
+        assert "num_replicas" not in prefill
+        assert (decode["num_replicas"], decode["max_ongoing_requests"]) == (2, 64)
+
+    def test_the_phases_meet_at_the_documents_ports_and_at_no_address_of_ours(self) -> None:
+        config = on_cluster(kv_transfer={"ports": {"prefill": 30000, "decode": 31000}})
+        for phase, port in (("prefill", 30000), ("decode", 31000)):
+            found = phase_config(config, phase)
+            assert found["experimental_configs"] == {"NIXL_SIDE_CHANNEL_PORT_BASE": port}
+            assert "VLLM_NIXL_SIDE_CHANNEL_HOST" not in found["runtime_env"]["env_vars"]
+
+    def test_the_keys_are_always_asked_for(self) -> None:
+        access = on_cluster()["applications"][0]["args"]["access"]
+        assert access == {"api_key_file": "/etc/diptych/api-keys/keys"}
+
+    @pytest.mark.parametrize(
+        ("model", "staged", "source", "is_local"),
+        [
+            ("Qwen/Qwen3-8B", True, "/models/Qwen--Qwen3-8B/main", True),
+            ("Qwen/Qwen3-8B", False, "Qwen/Qwen3-8B", False),
+            ("s3://bucket/a/model", True, "/models/s3--bucket--a--model", True),
+            ("s3://bucket/a/model", False, "s3://bucket/a/model", False),
+            ("/opt/model", True, "/opt/model", True),
+        ],
+    )
+    def test_the_engine_loads_what_is_staged_and_ray_fetches_nothing_beside_it(
+        self, model: str, staged: bool, source: str, is_local: bool
+    ) -> None:
+        config = phase_config(on_cluster(model=model, staging={"enabled": staged}), "prefill")
+        assert config["model_loading_config"]["model_source"] == source
+        assert ("callback_config" in config) is is_local
+
+    def test_engines_count_for_prometheus_through_ray(self) -> None:
+        assert phase_config(on_cluster(), "decode")["log_engine_metrics"] is True
+
+    def test_the_endpoint_has_the_documents_port_on_all_of_the_pods_addresses(self) -> None:
+        assert on_cluster(access={"port": 9000})["http_options"] == {"host": "0.0.0.0", "port": 9000}
+
+
+def test_the_documents_failure_policy_and_buffer_hold_on_this_machine_too() -> None:
+    config = rendered(document(kv_transfer={"kv_load_failure_policy": "fail", "kv_buffer_device": "cuda"}))
+    transfer = phase_config(config, "decode")["engine_kwargs"]["kv_transfer_config"]
+    assert (transfer["kv_load_failure_policy"], transfer["kv_buffer_device"]) == ("fail", "cuda")

@@ -119,8 +119,10 @@ def test_paths_are_relative_to_the_document_that_names_them(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    document = read("model: ./m/../My-Model\n", ["access.api_key_file=key"]).document
+    text = "model: {source: ./m/../My-Model, token_file: token}\n"
+    document = read(text, ["access.api_key_file=key"]).document
     assert document.model.source == str(tmp_path / "My-Model")
+    assert document.model.token_file == tmp_path / "token"
     assert document.access.api_key_file == elsewhere / "key"
 
 
@@ -132,7 +134,7 @@ def test_a_home_directory_is_filled_in(read: Loader, monkeypatch: pytest.MonkeyP
 
 def test_all_problems_come_at_once_in_the_order_of_their_lines(refused: Refusal) -> None:
     text = """\
-on: eks
+on: kubernets
 name: My_Service
 prefill:
   num_replicas: "2"
@@ -143,7 +145,7 @@ decode: {}
 """
     environ = {"DIPTYCH_KV_TRANSFER__LEASE_S": "soon"}
     assert refused(text, ["access.port=70000"], environ) == [
-        "diptych.yaml:1: on: is eks, and this version of Diptych serves `local` only (set on: local)",
+        "diptych.yaml:1: on: is 'kubernets', and can be local, kubernetes or eks (did you mean kubernetes?)",
         "diptych.yaml:2: name: is 'My_Service', which can't name a service (use at most 40 small letters, "
         "digits and '-', a letter first and no '-' last)",
         "diptych.yaml:4: prefill.num_replicas: is '2', and must be a whole number (write it without quotes)",
@@ -168,7 +170,17 @@ decode: {}
         ),
         ("port: 80", "port: there is no such field here (did you mean access.port?)"),
         ("cores: 2", "cores: there is no such field here (did you mean prefill.cores or decode.cores?)"),
-        ("access: {tls: 1}", "access.tls: there is no such field (the fields here are port, api_key_file)"),
+        ("system_nodes: {}", "system_nodes: there is no such field here (did you mean eks.system_nodes?)"),
+        (
+            "instance_type: a",
+            "instance_type: there is no such field here (did you mean nodes.instance_type, "
+            "prefill.nodes.instance_type or decode.nodes.instance_type?)",
+        ),
+        (
+            "kv_transfer: {ports: {prefil: 1}}",
+            "kv_transfer.ports.prefil: there is no such field (did you mean prefill?)",
+        ),
+        ("staging: {x: 1}", "staging.x: there is no such field (the fields here are enabled, path)"),
     ],
 )
 def test_an_unknown_field_gets_the_nearest_right_name(refused: Refusal, text: str, line: str) -> None:
@@ -176,7 +188,12 @@ def test_an_unknown_field_gets_the_nearest_right_name(refused: Refusal, text: st
 
 
 def test_an_engine_argument_outside_engine_kwargs_is_sent_there(refused: Refusal) -> None:
-    for text in ("max_model_len: 1", "prefill: {max_model_len: 1}"):
+    for text in (
+        "max_model_len: 1",
+        "prefill: {max-model-len: 1}",
+        "nodes: {tensor_parallel_size: 1}",
+        "x_y_z: 1",
+    ):
         assert "arguments of vLLM go into engine_kwargs" in refused(text)[0]
 
 
@@ -231,7 +248,7 @@ def test_a_key_is_never_taken_inline_and_never_printed(refused: Refusal) -> None
         ("kv_transfer: {backend: ucx}", "is 'ucx', and can be auto, UCX or LIBFABRIC (did you mean UCX?)"),
         ("kv_transfer: {lease_s: 1.5}", "is 1.5, and must be a whole number (write digits only)"),
         ("prefill: {num_replicas: true}", "is true, and must be a whole number"),
-        ("prefill: {num_replicas: 9}", "is 9, and must be at most 8 (give 8 or less)"),
+        ("prefill: {num_replicas: 513}", "is 513, and must be at most 512 (give 512 or less)"),
         ("prefill: {kv_cache_memory: 2G}", "is '2G': G could mean GiB or GB (write a number with KiB"),
         ("prefill: {kv_cache_memory: 2}", "is 2, less than 1 MiB"),
         ("prefill: {kv_cache_memory: [2]}", "is a list, and must be a whole number"),
@@ -245,7 +262,7 @@ def test_a_key_is_never_taken_inline_and_never_printed(refused: Refusal) -> None
             "belongs to a Hugging Face id, and model.source is 'embedded' (remove it)",
         ),
         ("model: embeded", "model.source: is 'embeded' (did you mean embedded?"),
-        ("model: s3://b/m", "model.source: is 's3://b/m': not `embedded`, no Hugging Face id"),
+        ("model: gs://b/m", "model.source: is 'gs://b/m': not `embedded`, no Hugging Face id"),
         ("model: 5", "model: is 5, and must be a mapping"),
         ("model: /", "model.name: has no default for the source '/' (set model.name)"),
         ("model: {name: a b}", "is 'a b', which can't name a model"),
@@ -254,7 +271,7 @@ def test_a_key_is_never_taken_inline_and_never_printed(refused: Refusal) -> None
         ("access: {api_key_file: 5}", "is 5, and must be a path"),
         ("access: {api_key_file: ''}", "which names no file"),
         ('access: {api_key_file: "a\\0b"}', "which names no file"),
-        ('model: "./a\\0b"', "and no path"),
+        ('model: "./a\\0b"', "no Hugging Face id (owner/name), path or bucket"),
         (f"topology: {'x' * 500}", "xxx...'"),
     ],
 )
@@ -265,11 +282,34 @@ def test_a_wrong_value_is_explained_in_plain_words(refused: Refusal, text: str, 
     assert len(line) < 250
 
 
-@pytest.mark.parametrize("version", ["2", "0", "'1'", "1.0", "true", "[1]"])
-def test_another_version_is_refused_and_nothing_else_is_said(refused: Refusal, version: str) -> None:
-    [line] = refused(f"future_field: 1\nversion: {version}\n")
-    assert line.startswith("diptych.yaml:2: version: is ")
-    assert "reads version 1" in line
+def test_a_manifest_is_told_from_a_document_with_one_word_on_what_to_do(refused: Refusal) -> None:
+    for text, kind in {
+        "apiVersion: ray.io/v1\nkind: RayService\nmetadata: {name: a}\n": "a Kubernetes manifest",
+        "applications: []\n": "a configuration of Ray Serve",
+    }.items():
+        assert refused(text) == [
+            f"diptych.yaml:1: it is {kind}, and no document of Diptych "
+            "(make a document out of it: diptych init NEW.yaml --from diptych.yaml)"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("version", "shown", "do"),
+    [
+        ("2", "2", "use a newer Diptych, or write version: 1 if the document is meant for this one"),
+        ("0", "0", "write it anew as version: 1; docs/document.md has the fields"),
+        ("'1'", "'1'", "write version: 1"),
+        ("1.0", "1.0", "write version: 1"),
+        ("true", "true", "write version: 1"),
+        ("[1]", "a list", "write version: 1"),
+    ],
+)
+def test_another_version_is_refused_and_nothing_else_is_said(
+    refused: Refusal, version: str, shown: str, do: str
+) -> None:
+    assert refused(f"future_field: 1\nversion: {version}\n") == [
+        f"diptych.yaml:2: version: is {shown}, and this version of Diptych reads version 1 ({do})"
+    ]
 
 
 @pytest.mark.parametrize(("text", "kind"), [("- a\n", "a list"), ("hello\n", "'hello'"), ("5\n", "5")])

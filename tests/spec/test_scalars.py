@@ -1,6 +1,7 @@
 import pytest
+import yaml
 
-from diptych.spec.scalars import TAG, read, text_of
+from diptych.spec.scalars import TAG, read, text_of, written
 from diptych.spec.source import parse
 
 WORDS = """
@@ -71,3 +72,27 @@ def test_a_pair_of_surrogates_is_one_character_and_one_alone_is_refused() -> Non
     assert text_of("\ud83d\ude00!") == "😀!"
     with pytest.raises(ValueError, match="utf-16"):
         text_of("\ud83d")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("on", "'on'"),
+        ("1.35", "'1.35'"),
+        ("0o17", "'0o17'"),
+        ("1e3", "'1e3'"),
+        ("null", "'null'"),
+        ("<<", "'<<'"),
+        ("g6.8xlarge", "g6.8xlarge"),
+        ("a: b", "'a: b'"),
+        ("a\nb", '"a\\nb"'),
+        ("", "''"),
+        (True, "true"),
+        (None, "null"),
+        (1.5, "1.5"),
+        ({"b": [1, "x"], "a": {}}, "{b: [1, x], a: {}}"),
+    ],
+)
+def test_a_value_is_written_so_that_both_versions_of_yaml_read_it_alike(value: object, text: str) -> None:
+    assert written(value) == text
+    assert parse(f"a: {text}").value == yaml.safe_load(f"a: {text}") == {"a": value}

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from diptych.spec.source import MAX_DEPTH, MAX_VALUES, parse
+from diptych.spec.source import MAX_DEPTH, MAX_VALUES, parse, parse_all
 
 
 def test_on_is_a_word_and_not_a_truth_value() -> None:
@@ -182,3 +182,28 @@ def test_what_is_nested_less_deeply_is_read() -> None:
 
 def test_an_anchor_may_be_used_again() -> None:
     assert parse("a: &x 1\nb: &x 2\nc: *x\n").value == {"a": 1, "b": 2, "c": 2}
+
+
+def test_several_documents_are_read_with_the_lines_of_the_whole_text() -> None:
+    first, second, third = parse_all("a: 1\n---\n# nothing\n---\nb:\n  c: 2\n")
+    assert (first.value, second.value, third.value) == ({"a": 1}, None, {"b": {"c": 2}})
+    assert third.lines["b", "c"] == 6
+    assert parse_all("") == []
+    assert parse_all("a: 1\n") == [parse("a: 1\n")]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("a: 1\n---\nb: c: d\n", 3, "a `:` can't stand here"),
+        ("a: 1\n---\nb: 1\nb: 2\n", 4, "it is given twice, first on line 3"),
+        ("a: 1\n---\nb: \x07\n", 3, "U+0007"),
+        ('a: 1\n---\nb: "\\UFFFFFFFF"\n', 3, "a number is too large here"),
+        ("a: 1\n---\n" + "[" * 100, 3, "it is nested too deeply"),
+        ("- 1\n---\n" * (MAX_VALUES + 1), None, f"more than {MAX_VALUES} values"),
+    ],
+)
+def test_what_is_wrong_in_one_of_several_documents_is_placed(text: str, line: int | None, what: str) -> None:
+    [fault] = [fault for parsed in parse_all(text) for fault in parsed.faults]
+    assert what in fault.what
+    assert line is None or fault.line == line

@@ -43,6 +43,48 @@ def _global(version: VersionOption = False) -> None:
 
 
 @app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="The document to write; `-` prints it.")] = Path(
+        "diptych.yaml"
+    ),
+    model: Annotated[
+        str | None, typer.Option(help="A Hugging Face id, a path, s3://bucket/folder, or `embedded`.")
+    ] = None,
+    on: Annotated[str | None, typer.Option(help="local (default), kubernetes or eks.")] = None,
+    instance_type: Annotated[str | None, typer.Option(help="EC2 type of the GPU nodes.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the service.")] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="Make it out of a RayService or Serve configuration; `-` reads it."),
+    ] = None,
+    app_: Annotated[
+        str | None, typer.Option("--app", help="With --from: which application or model, if several.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the document's JSON schema, for editors, and leave.")
+    ] = False,
+) -> None:
+    """Write a document to start from."""
+    from diptych.cli.init import run_init, run_schema
+
+    if schema:
+        raise typer.Exit(run_schema())
+    raise typer.Exit(
+        run_init(
+            file,
+            model=model,
+            on=on,
+            instance=instance_type,
+            name=name,
+            from_=from_,
+            app=app_,
+            force=force,
+        )
+    )
+
+
+@app.command()
 def up(
     file: Annotated[
         Path | None, typer.Argument(help="The document. Without one: the embedded model, here.")
@@ -65,6 +107,48 @@ def up(
     overrides += [f"access.port={port}"] if port is not None else []
     overrides += [f"name={json.dumps(name)}"] if name is not None else []
     raise typer.Exit(run_up(file, overrides, foreground=foreground))
+
+
+@app.command()
+def check(
+    file: Annotated[Path | None, typer.Argument(help="The document. Without one: the default one.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a field: a.b=c. May be repeated.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print every field and where it came from.")] = False,
+    json_output: JsonOption = False,
+    offline: Annotated[bool, typer.Option(help="Ask no network for the model's config.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Ask Ray's own schema as well; takes seconds, needs Ray.")
+    ] = False,
+) -> None:
+    """Find what would fail before anything is started."""
+    from diptych.cli.check import run_check
+
+    overrides = list(set_ or [])
+    raise typer.Exit(run_check(file, overrides, show=show, json_output=json_output, offline=offline, ray=ray))
+
+
+@app.command()
+def render(
+    file: Annotated[Path | None, typer.Argument(help="The document. Without one: the default one.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the files; made if it is not there.")
+    ] = None,
+    what: Annotated[
+        str | None, typer.Option(help="Print one file instead: rayservice, serve, eksctl, policies, …")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a field: a.b=c. May be repeated.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over files that Diptych did not make.")
+    ] = False,
+) -> None:
+    """Write everything that the document stands for."""
+    from diptych.cli.render import run_render
+
+    raise typer.Exit(run_render(file, list(set_ or []), folder=output, what=what, force=force))
 
 
 @app.command()

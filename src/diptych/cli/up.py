@@ -9,12 +9,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from diptych.cli.console import err, format_duration, out
+from diptych.cli.console import err, format_duration, out, print_dim
+from diptych.errors import DocumentError
 from diptych.local.events import Event
 from diptych.local.planning import stages
 from diptych.local.run import View
 from diptych.local.up import Service, bring_up
-from diptych.spec import load
+from diptych.spec import Document, load
 
 _STYLES = {"waiting": "dim", "running": "yellow", "done": "green", "failed": "red"}
 _MARKS = {"waiting": " ", "running": "…", "done": "✓", "failed": "✗"}
@@ -105,6 +106,8 @@ class LiveView(View):
 def run_up(file: Path | None, overrides: list[str], *, foreground: bool) -> int:
     """Bring the service up; 0 when it is ready (or was), 130 after Ctrl-C."""
     document = load(file, overrides)
+    _require_a_place_of_ours(document)
+    _require_a_clean_check(file, overrides)
     view = LiveView(err(), ("model", *stages(document.topology)))
     began = time.monotonic()
     services = bring_up(document, file, view, hold=foreground)
@@ -127,6 +130,28 @@ def run_up(file: Path | None, overrides: list[str], *, foreground: bool) -> int:
         err().print("Taken down: nothing is left running." if held else stays)
         return 0 if held else 130
     return 0
+
+
+def _require_a_place_of_ours(document: Document) -> None:
+    if document.on != "local":
+        raise DocumentError(
+            f"`up` can't bring a service up on {document.on} yet: this version starts it on this machine only.",
+            "`diptych check` and `diptych render` work for that place; apply what render writes with your own tools.",
+        )
+
+
+def _require_a_clean_check(file: Path | None, overrides: list[str]) -> None:
+    """Say what may go wrong; refuse what will."""
+    from diptych.check import check_file
+    from diptych.cli.check import this_machine
+
+    report = check_file(file, overrides, offline=True, machine=this_machine)
+    for finding in report.findings:
+        if finding.severity == "warning":
+            print_dim(err(), f"{finding.code} {finding}")
+    errors = [f"{each.code} {each}" for each in report.findings if each.severity == "error"]
+    if errors:
+        raise DocumentError("\n".join(errors), "docs/checks.md explains each code.")
 
 
 def _announce(service: Service, took_s: float) -> None:

@@ -12,6 +12,8 @@ class Facts:
     Args:
         source: name of the document's file, for the headers.
         shape: the model's numbers; None where its config.json was not found.
+        model_revision: the commit that the model's revision (or the hub's main branch) stands for, so that all nodes
+            get the same; None where nobody asked the hub.
         checkpoint_bytes: size of the checkpoint on disk; None where it is not known.
         serving_archive: `diptych.serving` as a zip archive, as it is mounted into the pods.
         zone: the availability zone that was chosen for `eks.zone: auto`; None before one was.
@@ -20,6 +22,7 @@ class Facts:
 
     source: str = "diptych.yaml"
     shape: ModelShape | None = None
+    model_revision: str | None = None
     checkpoint_bytes: int | None = None
     serving_archive: bytes = field(default=b"", repr=False)
     zone: str | None = None

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from diptych.catalog.instances import GIB, InstanceType, instance_type
+from diptych.render.inputs import Facts
 from diptych.spec import Document, NodesSection, Phase, PhaseSection
 
 DEFAULT_INSTANCE_TYPE = "g6.8xlarge"
@@ -107,6 +108,13 @@ def pods_for(replicas: int, gpus_per_replica: int, gpus_per_pod: int) -> int:
 def wants_efa(document: Document) -> bool:
     """Whether every worker pod has EFA interfaces, so that the KV cache can go over them."""
     return document.on != "local" and all(group.size.efa > 0 for group in worker_groups(document))
+
+
+def zone_of(document: Document, nodes: NodesSection, facts: Facts) -> str | None:
+    """The availability zone of a phase's `nodes`; None where it isn't given, and on EKS not chosen yet."""
+    if nodes.zone or document.on != "eks":
+        return nodes.zone
+    return document.eks.zone if document.eks.zone != "auto" else facts.zone
 
 
 def _group(document: Document, phase: Phase, section: PhaseSection) -> WorkerGroup:

@@ -1,5 +1,7 @@
 """Names and labels of what is rendered for a cluster, in one place: what is rendered is found again by them."""
 
+import hashlib
+
 from diptych.spec import Document
 
 DOMAIN = "diptych.dev"
@@ -7,6 +9,13 @@ PHASE_LABEL = f"{DOMAIN}/phase"
 """On nodes and pods: "prefill", "decode" or "aggregated"; "system" on nodes without GPUs."""
 SERVICE_LABEL = f"{DOMAIN}/service"
 """On every object: the document's name."""
+SYSTEM = "system"
+"""The phase of nodes without GPUs."""
+
+CODE_FILE = "/opt/diptych/serving.zip"
+"""Our code in the pods; it stands in PYTHONPATH."""
+API_KEYS_FILE = "/etc/diptych/api-keys/keys"
+"""The endpoint's keys in the pods that face clients."""
 
 API_KEYS_KEY = "keys"
 TOKEN_KEY = "token"
@@ -20,6 +29,26 @@ def labels(document: Document) -> dict[str, str]:
         "app.kubernetes.io/managed-by": "diptych",
         SERVICE_LABEL: document.name,
     }
+
+
+def service_account(document: Document) -> str:
+    """The service account of the worker pods."""
+    return document.name
+
+
+def serve_service(document: Document) -> str:
+    """The Service that KubeRay makes for the endpoint, once it has been up."""
+    return f"{document.name}-serve-svc"
+
+
+def serve_port(document: Document) -> int:
+    """The endpoint's port, in the pods and of `serve_service`."""
+    return document.access.port or 8000
+
+
+def code_config_map(document: Document, archive: bytes) -> str:
+    """The ConfigMap that holds our code; other code has another name, so that pods take it up."""
+    return f"{document.name}-serving-{hashlib.sha256(archive).hexdigest()[:12]}"
 
 
 def api_keys_secret(document: Document) -> tuple[str, str]:

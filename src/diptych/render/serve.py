@@ -1,15 +1,24 @@
-"""The Ray Serve configuration that a document stands for."""
+"""The Ray Serve configuration that a document stands for, on this machine and on a cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diptych.spec import Document, PhaseSection
+from diptych.render import names, staging
+from diptych.render.engine import engine_settings, kv_backend, kv_transfer_config
+from diptych.render.inputs import Facts
+from diptych.render.layout import WorkerGroup, group_name, worker_groups
+from diptych.spec import Document, Phase, PhaseSection
 
 APPLICATION = "diptych"
 IMPORT_PATH = "diptych.serving.builder:build_app"
-CONNECTOR_MODULE = "diptych.serving.connector"
-_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+LOCAL_MODEL = {"callback_class": "diptych.serving.engine.LocalModelCallback"}
+
+DRAIN_S = 120
+"""Seconds in which a replica that is taken away finishes the answers it is writing."""
+
+_SHARE = 0.001
+"""Of the resource that a phase's pods have, for each bundle: enough to be bound to them."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +51,44 @@ class Place:
 
 
 def serve_config(document: Document, place: Place) -> dict[str, Any]:
-    """The configuration as Ray Serve's `applications` schema has it.
+    """The configuration for this machine, as Ray Serve's `applications` schema has it.
 
     `phases` of the place are "prefill" and "decode", or "aggregated" for that topology.
     """
+    configs = {phase: _local_config(document, place, phase) for phase in document.phases}
+    return {"applications": [_application(document, configs, place.api_key_file)]}
+
+
+def cluster_serve_config(document: Document, facts: Facts) -> dict[str, Any]:
+    """The configuration for a cluster, as a RayService's `serveConfigV2` has it.
+
+    Each replica is bound to the pods of its phase by the Ray resource that has the phase's name.
+
+    Raises:
+        DocumentError: the model is not one for clusters.
+    """
+    configs = {group.phase: _cluster_config(document, facts, group) for group in worker_groups(document)}
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": "0.0.0.0", "port": names.serve_port(document)},
+        "applications": [_application(document, configs, names.API_KEYS_FILE)],
+    }
+
+
+def _application(
+    document: Document, configs: Mapping[Phase, dict[str, Any]], api_key_file: str | None
+) -> dict[str, Any]:
     if document.topology == "aggregated":
-        args = {"llm_config": _llm_config(document, place, "aggregated", document.decode)}
+        args: dict[str, Any] = {"llm_config": configs["decode"]}
     else:
-        args = {
-            "prefill_config": _llm_config(document, place, "prefill", document.prefill),
-            "decode_config": _llm_config(document, place, "decode", document.decode),
-        }
-    if place.api_key_file:
-        args["access"] = {"api_key_file": place.api_key_file}
-    application = {"name": APPLICATION, "import_path": IMPORT_PATH, "route_prefix": "/", "args": args}
-    return {"applications": [application]}
+        args = {f"{phase}_config": config for phase, config in configs.items()}
+    if api_key_file:
+        args["access"] = {"api_key_file": api_key_file}
+    return {"name": APPLICATION, "import_path": IMPORT_PATH, "route_prefix": "/", "args": args}
 
 
-def _llm_config(document: Document, place: Place, phase: str, settings: PhaseSection) -> dict[str, Any]:
-    share = place.phases[phase]
+def _local_config(document: Document, place: Place, phase: Phase) -> dict[str, Any]:
+    share = place.phases[group_name(document, phase)]
     resources = {"num_cpus": 0} | ({"num_gpus": share.gpus} if share.gpus else {})
     return {
         "model_loading_config": {"model_id": place.model_name, "model_source": place.model_path},
@@ -69,47 +97,32 @@ def _llm_config(document: Document, place: Place, phase: str, settings: PhaseSec
         "accelerator_config": {"kind": "cpu"},
         "placement_group_config": {"bundles": [{"CPU": 1}]},
         "log_engine_metrics": False,
-        "callback_config": {"callback_class": "diptych.serving.engine.LocalModelCallback"},
-        "runtime_env": {"env_vars": _environment(place, share)},
-        "engine_kwargs": _engine_kwargs(document, place, phase, settings),
+        "callback_config": LOCAL_MODEL,
+        "runtime_env": {"env_vars": _local_environment(place, share)},
+        "engine_kwargs": _local_engine_kwargs(document, place, phase),
         "deployment_config": {
-            "num_replicas": settings.num_replicas,
+            "num_replicas": document.phases[phase].num_replicas,
             "ray_actor_options": resources,
         },
         "experimental_configs": {"NIXL_SIDE_CHANNEL_PORT_BASE": share.side_channel_port},
     }
 
 
-def _engine_kwargs(document: Document, place: Place, phase: str, settings: PhaseSection) -> dict[str, Any]:
+def _local_engine_kwargs(document: Document, place: Place, phase: Phase) -> dict[str, Any]:
     """Defaults of the place, then the document's shared settings, then the phase's own: later ones win."""
-    share = place.phases[phase]
+    share = place.phases[group_name(document, phase)]
     kwargs: dict[str, Any] = dict(place.engine_defaults or {})
     if share.kv_cache_bytes is not None:
         kwargs["kv_cache_memory_bytes"] = share.kv_cache_bytes
-    kwargs |= document.engine_kwargs
-    kwargs |= settings.engine_kwargs
-    if phase in _KV_ROLES:
-        kwargs["kv_transfer_config"] = _kv_transfer_config(document, phase, on_gpu=share.gpus > 0)
+    kwargs |= document.engine_kwargs_for(phase)
+    if document.topology == "split":
+        kwargs["kv_transfer_config"] = kv_transfer_config(
+            document, phase, on_gpu=share.gpus > 0, backend=kv_backend(document)
+        )
     return kwargs
 
 
-def _kv_transfer_config(document: Document, phase: str, *, on_gpu: bool) -> dict[str, Any]:
-    extra: dict[str, Any] = {"kv_lease_duration": document.kv_transfer.lease_s}
-    if document.kv_transfer.backend != "auto":
-        extra["backends"] = [document.kv_transfer.backend]
-    extra |= document.kv_transfer.kv_connector_extra_config
-    return {
-        "kv_connector": "NixlConnector",
-        "kv_connector_module_path": CONNECTOR_MODULE,
-        "kv_role": _KV_ROLES[phase],
-        "kv_buffer_device": "cuda" if on_gpu else "cpu",
-        "engine_id": phase,
-        "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": extra,
-    }
-
-
-def _environment(place: Place, share: PhasePlace) -> dict[str, str]:
+def _local_environment(place: Place, share: PhasePlace) -> dict[str, str]:
     variables = dict(place.environment or {})
     variables["VLLM_NIXL_SIDE_CHANNEL_HOST"] = place.host
     if share.cores:
@@ -125,3 +138,61 @@ def core_groups(cores: Sequence[Sequence[int]]) -> str:
     '0,1;2,3'
     """
     return ";".join(",".join(str(core) for core in group) for group in cores)
+
+
+def _cluster_config(document: Document, facts: Facts, group: WorkerGroup) -> dict[str, Any]:
+    settings = engine_settings(document, group.phase, facts)
+    section = document.phases[group.phase]
+    config: dict[str, Any] = {
+        "model_loading_config": {
+            "model_id": document.model.name,
+            "model_source": staging.model_path(document, facts),
+        },
+        **_hardware(document, group),
+        "log_engine_metrics": True,
+    }
+    if staging.is_local(document):
+        config["callback_config"] = LOCAL_MODEL
+    return config | {
+        # The address for KV transfers is not among them: Ray's NIXL backend takes each replica's own node's.
+        "runtime_env": {"env_vars": dict(settings.environment)},
+        "engine_kwargs": dict(settings.kwargs),
+        "deployment_config": _deployment(section, one_gpu=group.gpus_per_replica == 1),
+        "experimental_configs": {
+            "NIXL_SIDE_CHANNEL_PORT_BASE": getattr(document.kv_transfer.ports, group.phase)
+        },
+    }
+
+
+def _hardware(document: Document, group: WorkerGroup) -> dict[str, Any]:
+    """Where a replica's parts run: with one GPU all in the replica, as on this machine, else a Ray worker per GPU.
+
+    Parts of a data-parallel replica are replicas of their own to Ray, which multiplies them.
+    """
+    if group.gpus_per_replica == 1:
+        return {
+            "accelerator_config": {"kind": "cpu"},
+            "placement_group_config": {"bundles": [{group.name: _SHARE}]},
+        }
+    return {
+        "accelerator_config": {"kind": "gpu"},
+        "placement_group_config": {
+            "bundle_per_worker": {"GPU": 1, group.name: _SHARE},
+            "strategy": "PACK" if group.pods_per_replica > 1 else "STRICT_PACK",
+        },
+    }
+
+
+def _deployment(section: PhaseSection, *, one_gpu: bool) -> dict[str, Any]:
+    if section.autoscaling_config is not None:
+        scale: dict[str, Any] = {
+            "autoscaling_config": section.autoscaling_config.model_dump(exclude_none=True)
+        }
+    else:
+        scale = {"num_replicas": section.num_replicas}
+    if section.max_ongoing_requests is not None:
+        scale["max_ongoing_requests"] = section.max_ongoing_requests
+    return scale | {
+        "graceful_shutdown_timeout_s": DRAIN_S,
+        "ray_actor_options": {"num_cpus": 0} | ({"num_gpus": 1} if one_gpu else {}),
+    }

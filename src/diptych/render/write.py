@@ -1,11 +1,14 @@
 """Rendered objects as text: YAML in a fixed order, below a header that says what made it from what."""
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
 
 from diptych import __version__
+
+_MADE_BY = "# Made by diptych"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -24,8 +27,15 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def header(source: str, purpose: str) -> str:
-    """The comment at the top of a rendered file."""
-    return f"# {purpose}\n# Made by diptych {__version__} from {source}; change that, not this.\n"
+    """The comment at the top of a rendered file; `purpose` may have several lines."""
+    about = "".join(f"# {line}\n" for line in purpose.splitlines())
+    return f"{about}{_MADE_BY} {__version__} from {source}; change that, not this.\n"
+
+
+def is_rendered(text: str) -> bool:
+    """Whether a file's text was rendered: it begins with such a header."""
+    comment = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return any(line.startswith(_MADE_BY) for line in comment)
 
 
 def to_yaml(content: Any) -> str:

@@ -2,11 +2,17 @@
 
 from diptych.spec.document import Document
 from diptych.spec.fields import EMBEDDED, Phase, Place, Section, Topology, is_bucket, is_path
-from diptych.spec.load import LoadedDocument, load, load_with_provenance
+from diptych.spec.load import (
+    LoadedDocument,
+    load,
+    load_leniently,
+    load_with_provenance,
+    validate_options,
+)
 from diptych.spec.phases import AutoscalingSection, NodesSection, PhaseSection, ResourcesSection
 from diptych.spec.places import EksSection, KubernetesSection, SystemNodesSection
 from diptych.spec.problems import InvalidDocumentError, Problem
-from diptych.spec.schema import example, json_schema
+from diptych.spec.schema import json_schema, schema_text
 from diptych.spec.sections import (
     AccessSection,
     ImageSection,
@@ -39,10 +45,12 @@ __all__ = [
     "StagingSection",
     "SystemNodesSection",
     "Topology",
-    "example",
     "is_bucket",
     "is_path",
     "json_schema",
     "load",
+    "load_leniently",
     "load_with_provenance",
+    "schema_text",
+    "validate_options",
 ]

@@ -32,6 +32,31 @@ REFUSED_FIELDS = {
     "kv_transfer.kv_connector": ("it is always NixlConnector", "remove it"),
     "kv_transfer.kv_role": ("Diptych gives each phase its role", "remove it"),
     "kv_transfer.engine_id": ("each replica must have one of its own, and gets it", "remove it"),
+    "kv_transfer.kv_lease_duration": ("it has a field of its own", "set kv_transfer.lease_s"),
+    "kv_transfer.backends": ("NIXL has one backend here", "set kv_transfer.backend"),
+    "model_loading_config": ("the model has a section of its own", "set model.source and model.name"),
+    "deployment_config": (
+        "each phase has its own",
+        "set num_replicas or autoscaling_config in prefill and decode",
+    ),
+    "kv_transfer_config": ("it has a section of its own", "set kv_transfer"),
+    "accelerator_type": ("the nodes say which GPU it is", "set nodes.instance_type or nodes.selector"),
+    **{
+        f"{phase}.{field}": words
+        for phase in ("prefill", "decode")
+        for field, words in {
+            "deployment_config": (
+                "its fields stand here themselves",
+                "write num_replicas or autoscaling_config",
+            ),
+            "accelerator_type": (
+                "the nodes say which GPU it is",
+                "set nodes.instance_type or nodes.selector",
+            ),
+            "placement_group_config": ("it follows from the parallel sizes in engine_kwargs", "remove it"),
+            "kv_transfer_config": ("it holds for both phases", "set kv_transfer"),
+        }.items()
+    },
     "eks.kuberay_version": ("it holds for every cluster", "set kubernetes.kuberay_version"),
     "eks.namespace": ("it holds for every cluster", "set kubernetes.namespace"),
     "eks.spot": ("it belongs to the nodes", "set nodes.market: spot"),

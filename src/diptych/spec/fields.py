@@ -155,9 +155,10 @@ class Word:
     pattern: str
     what: str
     do: str
+    longest: int = 512
 
     def check(self, value: str) -> str:
-        if not re.fullmatch(self.pattern, value, re.ASCII):
+        if len(value) > self.longest or not re.fullmatch(self.pattern, value, re.ASCII):
             raise refusal(f"is {shown(value)}, which is no {self.what}", self.do)
         return value
 
@@ -175,15 +176,22 @@ def without_default(schema: dict[str, Any]) -> None:
     del schema["default"]
 
 
-ServiceName = Annotated[str, AfterValidator(_dns_label)]
-Namespace = Annotated[str, AfterValidator(_namespace)]
+def _in_schema(pattern: re.Pattern[str], longest: int | None = None) -> Any:
+    length = {} if longest is None else {"maxLength": longest}
+    return Field(json_schema_extra={"pattern": f"^({pattern.pattern})$", **length})
+
+
+ServiceName = Annotated[str, AfterValidator(_dns_label), _in_schema(_DNS_LABEL, 40)]
+Namespace = Annotated[str, AfterValidator(_namespace), _in_schema(_DNS_LABEL, 63)]
 ModelSource = Annotated[str, AfterValidator(_model_source)]
 EngineKwargs = dict[Annotated[str, AfterValidator(_engine_argument)], Any]
 ConnectorConfig = dict[Annotated[str, AfterValidator(_connector_field)], Any]
-Memory = Annotated[int, BeforeValidator(_memory, json_schema_input_type=int | str)]
+_SIZE = r"^\s*\d+(\.\d+)?\s*([KkMmGgTt](i[Bb]?|[Bb])|[Bb])?\s*$"
+_WrittenMemory = Annotated[int, Field(ge=MIN_MEMORY_BYTES)] | Annotated[str, Field(pattern=_SIZE)]
+Memory = Annotated[int, BeforeValidator(_memory, json_schema_input_type=_WrittenMemory)]
 File = Annotated[Path, Field(strict=False), AfterValidator(_file)]
-Variable = Annotated[str, AfterValidator(_variable)]
-Secret = Annotated[str, AfterValidator(_secret)]
+Variable = Annotated[str, AfterValidator(_variable), _in_schema(_VARIABLE)]
+Secret = Annotated[str, AfterValidator(_secret), _in_schema(_SECRET, 253)]
 _REGION = r"[a-z]{2}(-[a-z]+)+-\d"
 Region = Annotated[str, Word(_REGION, "AWS region", "write it like us-east-2")]
 Zone = Annotated[str, Word(rf"{_REGION}[a-z]", "availability zone", "write it like us-east-2a")]
@@ -209,8 +217,9 @@ Certificate = Annotated[
         "write its ARN, like arn:aws:acm:REGION:ACCOUNT:certificate/ID",
     ),
 ]
+_HOST_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 HostName = Annotated[
-    str, Word(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "host name", "write it like llm.example.com")
+    str, Word(rf"({_HOST_LABEL}\.)*{_HOST_LABEL}", "host name", "write it like llm.example.com", longest=253)
 ]
 ImageName = Annotated[
     str, Word(r"[a-z0-9][\w.:/@-]*", "container image", "write it like registry.example.com/llm:1.0")
@@ -226,7 +235,20 @@ Package = Annotated[
         "write it like accelerate==1.10.0",
     ),
 ]
-Cidr = Annotated[str, Word(r"(\d{1,3}\.){3}\d{1,3}/\d{1,2}", "address range", "write it like 203.0.113.7/32")]
+_BYTE = r"(25[0-5]|2[0-4]\d|1?\d?\d)"
+Cidr = Annotated[
+    str,
+    Word(rf"({_BYTE}\.){{3}}{_BYTE}/(3[0-2]|[12]?\d)", "address range", "write it like 203.0.113.7/32"),
+]
+ObjectName = Annotated[
+    str,
+    Word(
+        r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?",
+        "name of a Kubernetes object",
+        "use at most 253 small letters, digits, - and .",
+        longest=253,
+    ),
+]
 LabelKey = Annotated[
     str,
     Word(
@@ -240,4 +262,13 @@ LabelValue = Annotated[
     Word(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", "value of a label", "use letters, digits and . _ -"),
 ]
 Labels = dict[LabelKey, LabelValue]
+TagKey = Annotated[
+    str,
+    Word(
+        r"(?!aws:)[^\x00-\x1f]{1,128}",
+        "key of a tag",
+        "use at most 128 characters, and not aws: at the start",
+    ),
+]
+TagValue = Annotated[str, Word(r"[^\x00-\x1f]{0,256}", "value of a tag", "use at most 256 characters")]
 Port = Annotated[int, Field(ge=1, le=65535)]

@@ -1,7 +1,8 @@
 """Values given beside the document: `--set a.b=c`, and variables `DIPTYCH_A__B=c`.
 
 The value is YAML. A variable's name is the field's path in capitals with `__` for each dot, so it reaches
-fields in small letters only. A variable without a value counts as not set.
+fields in small letters only. A variable without a value counts as not set. Names with a dot or a slash in them
+(labels, tags) have no path of their own: `--set 'nodes.selector={example.com/pool: gpu}'` sets the whole mapping.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +23,25 @@ RESERVED_PREFIX = "DIPTYCH_TEST_"
 SET = Origin("--set", "--set")
 
 _IN_THE_DOCUMENT = "set it in the document, where it can be reviewed"
-_NEVER_BY_SET = {"version": "it says how the document is to be read", "on": "no option may change the place"}
-_NEVER_BY_ENVIRONMENT = {**_NEVER_BY_SET, "name": "a stray variable must not name another service"}
+_ANOTHER_PLACE = "a stray variable must not change the place"
+_MONEY = "a stray variable must not spend money elsewhere"
+_NEVER_BY_SET: Mapping[FieldPath, str] = {
+    ("version",): "it says how the document is to be read",
+    ("on",): "no option may change the place",
+}
+_NEVER_BY_ENVIRONMENT: Mapping[FieldPath, str] = {
+    **_NEVER_BY_SET,
+    ("name",): "a stray variable must not name another service",
+    ("kubernetes", "context"): _ANOTHER_PLACE,
+    ("kubernetes", "namespace"): _ANOTHER_PLACE,
+    ("eks",): _MONEY,
+    **{
+        (*holder, "nodes", field): _MONEY
+        for holder in ((), ("prefill",), ("decode",))
+        for field in ("zone", "capacity_reservation")
+    },
+}
+"""Fields, with all that is in them, that are set in the document only: why."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +62,13 @@ def from_options(options: Sequence[str]) -> tuple[list[Override], list[Problem]]
         path = tuple(name.strip().split("."))
         if not equals or not all(path):
             problems.append(
-                Problem(SET.where, "", f"{name[:60]!r} names no field and value", "write --set a.b=value")
+                Problem(
+                    SET.where,
+                    "",
+                    f"{name[:60]!r} names no field and value",
+                    "write --set a.b=value",
+                    code="S111",
+                )
             )
             continue
         _add(path, text, SET, _NEVER_BY_SET, found, problems)
@@ -60,7 +84,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[list[Override], list[P
         path = tuple(variable.removeprefix(PREFIX).lower().split("__"))
         if not all(path):
             do = f"write {PREFIX}A__B for the field a.b, or unset it"
-            problems.append(Problem(origin.where, "", "it names no field", do))
+            problems.append(Problem(origin.where, "", "it names no field", do, code="S111"))
             continue
         _add(path, environ[variable], origin, _NEVER_BY_ENVIRONMENT, found, problems)
     return found, problems
@@ -77,15 +101,24 @@ def _add(
     path: FieldPath,
     text: str,
     origin: Origin,
-    never: Mapping[str, str],
+    never: Mapping[FieldPath, str],
     found: list[Override],
     problems: list[Problem],
 ) -> None:
-    why = never.get(str(path[0]))
-    if why is not None:
-        problems.append(Problem(origin.where, dotted(path), f"it can't be set here: {why}", _IN_THE_DOCUMENT))
+    reason = next((reason for field, reason in never.items() if path[: len(field)] == field), None)
+    if reason is not None:
+        what = f"it can't be set here: {reason}"
+        problems.append(Problem(origin.where, dotted(path), what, _IN_THE_DOCUMENT, code="S105"))
+        return
+    inside = [field for field in never if field[: len(path)] == path]
+    if inside:
+        what = f"it can't be set here as a whole, for {dotted(inside[0])} is in it: {never[inside[0]]}"
+        do = "set its other fields one by one"
+        problems.append(Problem(origin.where, dotted(path), what, do, code="S105"))
         return
     parsed = parse(text)
-    problems += [Problem(origin.where, dotted((*path, *f.path)), f.what, f.do) for f in parsed.faults]
+    problems += [
+        Problem(origin.where, dotted((*path, *f.path)), f.what, f.do, code=f.code) for f in parsed.faults
+    ]
     if not parsed.faults:
         found.append(Override(path, parsed.value, origin))

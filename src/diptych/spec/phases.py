@@ -27,23 +27,22 @@ class AutoscalingSection(Section):
     target_ongoing_requests: float | None = Field(
         default=None,
         gt=0,
-        strict=False,
         description="Requests per replica that Serve aims at. Default: Ray's.",
     )
     look_back_period_s: float | None = Field(
-        default=None, gt=0, strict=False, description="Seconds over which requests are averaged."
+        default=None, gt=0, description="Seconds over which requests are averaged."
     )
     upscale_delay_s: float | None = Field(
-        default=None, ge=0, strict=False, description="Seconds of need before a replica is added."
+        default=None, ge=0, description="Seconds of need before a replica is added."
     )
     downscale_delay_s: float | None = Field(
-        default=None, ge=0, strict=False, description="Seconds without need before a replica is taken away."
+        default=None, ge=0, description="Seconds without need before a replica is taken away."
     )
     upscaling_factor: float | None = Field(
-        default=None, gt=0, strict=False, description="How strongly a need for more replicas counts."
+        default=None, gt=0, description="How strongly a need for more replicas counts."
     )
     downscaling_factor: float | None = Field(
-        default=None, gt=0, strict=False, description="How strongly a need for fewer replicas counts."
+        default=None, gt=0, description="How strongly a need for fewer replicas counts."
     )
 
 

@@ -14,6 +14,8 @@ from diptych.spec.fields import (
     Region,
     Section,
     ServiceName,
+    TagKey,
+    TagValue,
     Version,
     ZoneOrAuto,
 )
@@ -73,4 +75,4 @@ class EksSection(Section):
     private_access_only: bool = Field(
         default=False, description="No public API endpoint at all: `up` must run inside the network."
     )
-    tags: dict[str, str] = Field(default_factory=dict, description="Tags of all that is made.")
+    tags: dict[TagKey, TagValue] = Field(default_factory=dict, description="Tags of all that is made.")

@@ -38,6 +38,7 @@ class Problem:
         do: what to do about it.
         line: 1-based line of the document, None if the value came from elsewhere.
         excerpt: lines of the document to show below, "" for none.
+        code: its entry in docs/checks.md.
     """
 
     where: str
@@ -46,6 +47,7 @@ class Problem:
     do: str
     line: int | None = None
     excerpt: str = ""
+    code: str = "S109"
 
     def __str__(self) -> str:
         place = f"{self.where}: {self.field}" if self.field else self.where

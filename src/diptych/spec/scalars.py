@@ -1,4 +1,4 @@
-"""Single words of YAML to values, as the core schema of YAML 1.2 reads them (chapter 10.3 of the standard).
+"""Single words of YAML to values and back, as the core schema of YAML 1.2 reads them (chapter 10.3 of the standard).
 
 null                  ~, null, Null, NULL, or nothing
 true, false           also True, TRUE, False, FALSE
@@ -10,6 +10,9 @@ all else              text: yes, on, 1_000, 0b11, 1:30, 2026-11-29
 import math
 import re
 from collections.abc import Callable
+from typing import Any
+
+import yaml
 
 Scalar = str | int | float | bool | None
 
@@ -43,6 +46,18 @@ def read(tag: str, text: str) -> Scalar:
     return reader(text)
 
 
+def written(value: Any) -> str:
+    """`value` on one line of YAML, quoted so that versions 1.1 and 1.2 read it alike.
+
+    >>> written("on"), written("g6.8xlarge"), written(True), written("1.35"), written({"a": [1, "x"]})
+    ("'on'", 'g6.8xlarge', 'true', "'1.35'", '{a: [1, x]}')
+    """
+    text = yaml.dump(
+        value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
 def text_of(text: str) -> str:
     r"""`text` with its pairs of surrogates as one character each: JSON writes an emoji as `\ud83d\ude00`.
 
@@ -50,6 +65,22 @@ def text_of(text: str) -> str:
         ValueError: a surrogate stands alone.
     """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what means more than its text in YAML 1.1, by itself, or in YAML 1.2."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    meant = any(pattern.match(text) for pattern in PLAIN.values())
+    style = '"' if "\n" in text else "'" if meant else None
+    return dumper.represent_scalar(f"{TAG}str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def _whole_number(text: str) -> int:

@@ -18,6 +18,7 @@ from diptych.spec.fields import (
     ImageName,
     ModelSource,
     NodeFolder,
+    ObjectName,
     Package,
     Port,
     Secret,
@@ -149,13 +150,13 @@ class AccessSection(Section):
     hostname: HostName | None = Field(
         default=None, description="Name under which clients reach it from outside."
     )
-    tls_secret: Secret | None = Field(
+    tls_secret: ObjectName | None = Field(
         default=None, description="Kubernetes TLS secret (kubernetes.io/tls) for `gateway`."
     )
     tls_certificate_arn: Certificate | None = Field(
         default=None, description="Certificate in AWS Certificate Manager for `internal-lb`."
     )
-    gateway_class: str | None = Field(default=None, description="GatewayClass for `gateway`.")
+    gateway_class: ObjectName | None = Field(default=None, description="GatewayClass for `gateway`.")
 
     @field_validator("api_key_env", "api_key_secret")
     @classmethod
@@ -184,7 +185,9 @@ class ImageSection(Section):
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
         default="IfNotPresent", description="Kubernetes' imagePullPolicy."
     )
-    pull_secret: str | None = Field(default=None, description="Kubernetes secret for a private registry.")
+    pull_secret: ObjectName | None = Field(
+        default=None, description="Kubernetes secret for a private registry."
+    )
 
 
 class StagingSection(Section):

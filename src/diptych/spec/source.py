@@ -6,6 +6,7 @@ aliases that refer to themselves or multiply without end stop at a limit instead
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +22,14 @@ MAX_DEPTH = 50
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong with the text itself; `line` is 1-based, `what`, `do` and `excerpt` as in `Problem`."""
+    """Something wrong with the text itself; `line` is 1-based, the rest as in `Problem`."""
 
     line: int
     path: FieldPath
     what: str
     do: str
     excerpt: str = ""
+    code: str = "S102"
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,22 @@ def parse(text: str) -> Parsed:
     try:
         root = yaml.compose(text, _Composer)
         value = None if root is None else walk.value(root, ())
-    except yaml.MarkedYAMLError as error:
-        return Parsed(None, {}, [_syntax_fault(error, text)])
-    except ReaderError as error:
-        return Parsed(None, {}, [_character_fault(error, text)])
-    except _StopError as stop:
-        return Parsed(None, {}, [stop.fault])
+    except (yaml.MarkedYAMLError, ReaderError, _StopError) as error:
+        return Parsed(None, {}, [_fault(error, text)])
     return Parsed(value, walk.lines, walk.faults)
+
+
+def parse_all(text: str) -> list[Parsed]:
+    """The values of each document in `text`, which `---` separates; lines are those of the whole text."""
+    found: list[Parsed] = []
+    try:
+        loader = _Composer(text)
+        while (root := loader.next_node()) is not None:
+            walk = _Walk()
+            found.append(Parsed(walk.value(root, ()), walk.lines, walk.faults))
+    except (yaml.MarkedYAMLError, ReaderError, _StopError) as error:
+        found.append(Parsed(None, {}, [_fault(error, text)]))
+    return found
 
 
 class _StopError(Exception):
@@ -82,8 +93,15 @@ class _Composer(yaml.BaseLoader):
             super().scan_to_next_token()
 
     def get_single_node(self) -> yaml.Node | None:
+        return self._guarded(super().get_single_node)
+
+    def next_node(self) -> yaml.Node | None:
+        """The next document's node; None after the last one."""
+        return self._guarded(lambda: self.get_node() if self.check_node() else None)
+
+    def _guarded(self, compose: Callable[[], yaml.Node | None]) -> yaml.Node | None:
         try:
-            return super().get_single_node()
+            return compose()
         except (ValueError, OverflowError) as error:  # "\UFFFFFFFF", %YAML 1.<5000 digits>
             problem = "a number is too large here"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark()) from error
@@ -160,7 +178,7 @@ class _Walk:
                 continue
             if name in first:
                 what = f"it is given twice, first on line {first[name]}"
-                self.faults.append(Fault(line, (*path, name), what, "keep one of the two"))
+                self.faults.append(Fault(line, (*path, name), what, "keep one of the two", code="S103"))
                 continue
             first[name] = self.lines[(*path, name)] = line
             values[name] = self.value(child, (*path, name))
@@ -229,6 +247,12 @@ _SYNTAX = {
     ),
     "that cannot start any token": ("this character can't begin a value", "put the text in quotes"),
 }
+
+
+def _fault(error: yaml.MarkedYAMLError | ReaderError | _StopError, text: str) -> Fault:
+    if isinstance(error, _StopError):
+        return error.fault
+    return _character_fault(error, text) if isinstance(error, ReaderError) else _syntax_fault(error, text)
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> Fault:

