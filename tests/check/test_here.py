@@ -37,13 +37,6 @@ def test_a_port_for_all_replicas_is_an_error(codes: Codes) -> None:
     assert "T405" not in codes("topology: aggregated\n", environ={"VLLM_NIXL_SIDE_CHANNEL_PORT": "5600"})
 
 
-def test_the_layout_of_recurrent_state_matters_for_hybrids_only(codes: Codes) -> None:
-    assert "T405" in codes(HYBRID)
-    assert "T405" in codes(HYBRID, environ={"VLLM_SSM_CONV_STATE_LAYOUT": "SD"})
-    assert "T405" not in codes(HYBRID, environ={"VLLM_SSM_CONV_STATE_LAYOUT": "DS"})
-    assert "T405" not in codes("", environ={"VLLM_SSM_CONV_STATE_LAYOUT": "SD"})
-
-
 def test_variables_of_this_shell_say_nothing_about_a_cluster(codes: Codes) -> None:
     text = "on: eks\nmodel: Qwen/Qwen3-8B\n"
     assert not codes(text, environ={"NIXL_BACKEND": "UCX", "VLLM_NIXL_SIDE_CHANNEL_PORT": "1"}) & {

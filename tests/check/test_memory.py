@@ -19,10 +19,7 @@ from diptych.check import (
     memory_of,
     transfer_of,
 )
-from diptych.check import memory as memory_module
 from diptych.check.find_config import find_model
-from diptych.check.memory import default_kv_cache
-from diptych.local import budget as local_budget
 from diptych.spec import load_with_provenance
 
 Codes = Callable[..., set[str]]
@@ -105,14 +102,6 @@ def test_a_kv_cache_of_a_given_size_has_that_size(tmp_path: Path) -> None:
 
 def test_one_engine_for_both_phases_is_one_column(tmp_path: Path) -> None:
     assert [each.phase for each in sized(tmp_path, "topology: aggregated\n")] == ["aggregated"]
-
-
-def test_what_up_gives_a_kv_cache_here_is_what_is_counted() -> None:
-    for per_token, length in ((46080, 8192), (147456, 8192), (147456, 40960), (1024, 512)):
-        assert default_kv_cache(per_token, length) == local_budget.default_kv_cache(per_token, length)
-    assert int(local_budget._PROCESSES_PER_REPLICA) == memory_module.PROCESSES_PER_REPLICA
-    assert int(local_budget._CHUNK_ACTIVATIONS) == memory_module.CHUNK_ACTIVATIONS
-    assert int(local_budget._RAY) == memory_module.RAY
 
 
 @pytest.mark.parametrize(

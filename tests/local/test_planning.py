@@ -9,12 +9,13 @@ import pytest
 
 from diptych.errors import SetupError, StartError
 from diptych.local import planning
-from diptych.local.budget import GIB
 from diptych.local.environment import service_environment
 from diptych.local.hardware import Hardware
 from diptych.local.paths import ServicePaths
 from diptych.local.plan import Plan
 from diptych.local.planning import Model, make_plan
+from diptych.models import ModelShape, shipped_config
+from diptych.models.on_cpu import GIB
 from diptych.spec import Document
 
 LAYERS, KV_HEADS, HEAD = 4, 2, 64
@@ -259,6 +260,17 @@ def test_a_variable_with_keys_that_is_not_set_is_an_error_that_names_it(
     monkeypatch.delenv("MY_KEYS", raising=False)
     with pytest.raises(SetupError, match=r"MY_KEYS, which access\.api_key_env names, is not set"):
         plan(access={"api_key_env": "MY_KEYS"})
+
+
+def test_a_hybrid_models_state_lies_as_nixl_can_move_it(
+    plan: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hybrid = ModelShape.from_config(shipped_config("Qwen/Qwen3.5-9B") or {})
+    monkeypatch.setattr(planning, "_shape", lambda model: hybrid)
+    made, _ = plan(model={"source": "embedded"}, decode={"kv_cache_memory": "512MiB"})
+    for phase in ("prefill", "decode"):
+        config = made.serve_config["applications"][0]["args"][f"{phase}_config"]
+        assert config["runtime_env"]["env_vars"]["VLLM_SSM_CONV_STATE_LAYOUT"] == "DS"
 
 
 def test_a_plan_is_the_same_after_it_was_written_and_read(plan: Planned, paths: ServicePaths) -> None:

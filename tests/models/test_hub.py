@@ -77,6 +77,7 @@ class Hub(BaseHTTPRequestHandler):
     """As much of the Hugging Face hub as fetching a model takes; `refusals` answers a path with an error."""
 
     refusals: dict[str, tuple[int, str]] = {}  # noqa: RUF012 - set anew by each test
+    tokens: set[str | None] = set()  # noqa: RUF012 - the same
 
     def do_HEAD(self) -> None:
         self.answer(head=True)
@@ -86,6 +87,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def answer(self, head: bool) -> None:
         path = self.path.split("?")[0]
+        self.tokens.add(self.headers.get("Authorization"))
         code, error = next((self.refusals[part] for part in self.refusals if part in path), (200, ""))
         body, headers = b"", {"X-Error-Code": error} if error else {}
         if code == 200 and path.startswith(f"/{REPO}/resolve/"):
@@ -137,6 +139,7 @@ def point_at(module: Any, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def served(client: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     """A hub on a loopback port that has one tiny model."""
     monkeypatch.setattr(Hub, "refusals", {})
+    monkeypatch.setattr(Hub, "tokens", set())
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     point_at(client, f"http://127.0.0.1:{server.server_address[1]}", monkeypatch)
@@ -176,6 +179,11 @@ class TestTheHub:
         assert told == [f"fetching {REPO}: 0 MB in 3 files"]
         monkeypatch.setattr(client.constants, "HF_HUB_OFFLINE", True)
         assert resolve_model(REPO) == model
+
+    def test_a_token_that_is_given_is_the_one_that_is_shown(self, client: Any, served: type[Hub]) -> None:
+        resolve_model(REPO, token="hf_mine")
+        assert "Bearer hf_mine" in served.tokens
+        assert served.tokens <= {"Bearer hf_mine", None}  # the probe shows none
 
     def test_an_incomplete_cache_is_not_taken_for_the_model(
         self, client: Any, served: type[Hub], monkeypatch: pytest.MonkeyPatch

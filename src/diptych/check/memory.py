@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from diptych.catalog.instances import GIB, MIB
+from diptych.catalog.instances import GIB
 from diptych.check.subject import PhaseView, Subject, positive
 from diptych.errors import ModelError
 from diptych.models import (
@@ -19,14 +19,8 @@ from diptych.models import (
     kv_transfer_bytes,
     memory_budget,
 )
+from diptych.models.on_cpu import CHUNK_ACTIVATIONS, PROCESSES_PER_REPLICA, default_kv_cache
 from diptych.render.layout import wants_efa
-
-# What `up` counts on for engines on CPUs (diptych.local.budget): measured with vLLM 0.29.
-PROCESSES_PER_REPLICA = int(1.7 * GIB)
-CHUNK_ACTIVATIONS = int(0.2 * GIB)
-RAY = int(0.9 * GIB)
-_FULL_LENGTH_REQUESTS = 1.25
-_LEAST_KV_CACHE, _MOST_KV_CACHE = 256 * MIB, 4 * GIB
 
 _KV_DTYPE_BYTES = {"auto": None, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 _TCP_GBPS = 0.3 * 8
@@ -162,12 +156,6 @@ def utilization(view: PhaseView) -> float:
 def kv_cache_bytes(view: PhaseView) -> int | None:
     """The size that the document gives each replica's KV cache."""
     return positive(view.resolved.get("kv_cache_memory_bytes")) or view.section.kv_cache_memory
-
-
-def default_kv_cache(bytes_per_token: int, max_model_len: int) -> int:
-    """What `up` gives a KV cache on CPUs: one request of full length and a quarter more, within bounds."""
-    wanted = int(bytes_per_token * max_model_len * _FULL_LENGTH_REQUESTS)
-    return min(max(wanted, _LEAST_KV_CACHE), max(_MOST_KV_CACHE, bytes_per_token * max_model_len))
 
 
 def _gpu(view: PhaseView) -> tuple[str, int] | None:

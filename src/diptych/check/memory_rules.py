@@ -6,7 +6,6 @@ from dataclasses import replace
 from diptych.catalog.instances import GIB, MIB
 from diptych.check.findings import Complaint
 from diptych.check.memory import (
-    RAY,
     PhaseMemory,
     Unsized,
     image_budget,
@@ -16,6 +15,7 @@ from diptych.check.memory import (
 )
 from diptych.check.rules import rule
 from diptych.check.subject import WITHOUT_BFLOAT16, PhaseView, Subject
+from diptych.models.on_cpu import RAY
 from diptych.spec.sizes import format_size
 
 _STEP = 256 * MIB

@@ -90,11 +90,6 @@ def dangerous_variables(subject: Subject) -> Iterable[Complaint]:
     if environ.get("VLLM_NIXL_SIDE_CHANNEL_PORT"):
         why = "the variable VLLM_NIXL_SIDE_CHANNEL_PORT is set here: all replicas would meet on that one port"
         yield Complaint("kv_transfer", why, "unset it: each replica gets a port of its own")
-    layout = environ.get("VLLM_SSM_CONV_STATE_LAYOUT")
-    if subject.is_hybrid and layout != "DS":
-        named = f"is {layout}" if layout else "is not set"
-        why = f"the variable VLLM_SSM_CONV_STATE_LAYOUT {named} here: the state of a hybrid model can't be moved"
-        yield Complaint("kv_transfer", why, "set it to DS where `up` is run")
 
 
 @rule("T409", "error", "Phases in different zones")

@@ -6,17 +6,8 @@ from typing import Any
 
 from diptych.errors import StartError
 from diptych.local.hardware import Hardware
+from diptych.models.on_cpu import CHUNK_ACTIVATIONS, GIB, PROCESSES_PER_REPLICA, RAY
 
-MIB = 2**20
-GIB = 2**30
-
-# Measured with vLLM 0.29 on CPU: replica and engine process without weights and KV cache; and Ray with Serve.
-_PROCESSES_PER_REPLICA = 1.7 * GIB
-_RAY = 0.9 * GIB
-_CHUNK_ACTIVATIONS = 0.2 * GIB
-_LEAST_KV_CACHE = 256 * MIB
-_MOST_DEFAULT_KV_CACHE = 4 * GIB
-_FULL_LENGTH_REQUESTS = 1.25
 DEFAULT_MAX_MODEL_LEN = 8192
 
 
@@ -31,13 +22,7 @@ class Demand:
 
     @property
     def each(self) -> int:
-        return int(_PROCESSES_PER_REPLICA + _CHUNK_ACTIVATIONS) + self.weights + self.kv_cache
-
-
-def default_kv_cache(kv_bytes_per_token: int, max_model_len: int) -> int:
-    """Room for one request of full length and a quarter more, within sensible bounds; in bytes."""
-    wanted = int(kv_bytes_per_token * max_model_len * _FULL_LENGTH_REQUESTS)
-    return min(max(wanted, _LEAST_KV_CACHE), max(_MOST_DEFAULT_KV_CACHE, kv_bytes_per_token * max_model_len))
+        return PROCESSES_PER_REPLICA + CHUNK_ACTIVATIONS + self.weights + self.kv_cache
 
 
 def default_max_model_len(model_limit: int | None, engine_kwargs: Mapping[str, Any]) -> int:
@@ -54,7 +39,7 @@ def check_memory(demands: list[Demand], hardware: Hardware) -> None:
     Raises:
         StartError: the demands are larger than what is available now.
     """
-    needed = sum(demand.each * demand.replicas for demand in demands) + int(_RAY)
+    needed = sum(demand.each * demand.replicas for demand in demands) + RAY
     if needed <= hardware.memory_available:
         return
     rows = "; ".join(
@@ -63,7 +48,7 @@ def check_memory(demands: list[Demand], hardware: Hardware) -> None:
     )
     raise StartError(
         f"Too little memory: {_gib(needed)} needed, {_gib(hardware.memory_available)} available of "
-        f"{_gib(hardware.memory_total)}. {rows}; Ray: {_gib(_RAY)}.",
+        f"{_gib(hardware.memory_total)}. {rows}; Ray: {_gib(RAY)}.",
         "Free memory, choose a smaller model, or lower prefill.kv_cache_memory and decode.kv_cache_memory "
         "or engine_kwargs.max_model_len.",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diptych.errors import ModelError, StartError
-from diptych.local.budget import GIB, MIB, Demand, check_memory, default_kv_cache, default_max_model_len
+from diptych.local.budget import Demand, check_memory, default_max_model_len
 from diptych.local.environment import has_cuda_engine
 from diptych.local.events import STAGES, STAGES_AGGREGATED
 from diptych.local.hardware import Hardware, detect, share_cores
@@ -18,6 +18,7 @@ from diptych.local.plan import Plan
 from diptych.local.ports import LOOPBACK, choose_port, free_ports
 from diptych.local.state import ports_of_others
 from diptych.models.config import DTYPE_BYTES, ModelShape, read_model_shape, weight_bytes
+from diptych.models.on_cpu import GIB, MIB, default_kv_cache
 from diptych.render.layout import group_name
 from diptych.render.serve import APPLICATION, PhasePlace, Place, serve_config
 from diptych.spec import Document, PhaseSection
@@ -71,7 +72,7 @@ def make_plan(
         phases=shares,
         api_key_file=str(key_file),
         engine_defaults=_engine_defaults(model, shares),
-        environment=_engine_environment(document, on_gpu),
+        environment=_engine_environment(document, model, on_gpu),
     )
     return Plan(
         name=document.name,
@@ -249,14 +250,15 @@ def _engine_defaults(model: Model, shares: dict[str, PhasePlace]) -> dict[str, A
     return defaults
 
 
-def _engine_environment(document: Document, on_gpu: bool) -> dict[str, str]:
+def _engine_environment(document: Document, model: Model, on_gpu: bool) -> dict[str, str]:
     """What the engines' processes get beside what all processes get."""
-    if on_gpu:
-        return {
-            "VLLM_USE_FLASHINFER_SAMPLER": "0"
-        }  # it is compiled at first use, from sources that wheels lack
-    if document.engine_kwargs.get("enforce_eager", True):
-        return {
-            "TORCHDYNAMO_DISABLE": "1"
-        }  # else the first request with top_p waits ten seconds for a compiler
-    return {}
+    variables = {}
+    shape = _shape(model)
+    if shape is not None and shape.has_recurrent_state:
+        variables["VLLM_SSM_CONV_STATE_LAYOUT"] = "DS"  # the only layout in which NIXL can move it
+    if on_gpu:  # the sampler is compiled at first use, from sources that wheels lack
+        variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    elif document.engine_kwargs.get("enforce_eager", True):
+        # else the first request with top_p waits ten seconds for a compiler
+        variables["TORCHDYNAMO_DISABLE"] = "1"
+    return variables

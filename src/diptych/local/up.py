@@ -10,6 +10,7 @@ from diptych.errors import StartError
 from diptych.local.down import clear_leftovers
 from diptych.local.environment import require_engines
 from diptych.local.events import Event
+from diptych.local.keys import hub_token
 from diptych.local.paths import ServicePaths
 from diptych.local.planning import Model, make_plan
 from diptych.local.processes import is_alive
@@ -103,7 +104,8 @@ def find_model(document: Document, view: View) -> Model:
     def progress(text: str) -> None:
         view.stage(Event("detail", "model", text, at=time.time()))
 
-    directory = resolve_model(document.model.source, document.model.revision, progress)
+    token = hub_token(document)
+    directory = resolve_model(document.model.source, document.model.revision, progress, token=token)
     embedded = document.model.source in ("embedded", EMBEDDED.name)
     source = EMBEDDED.hub_id if embedded else document.model.source
     view.stage(Event("done", "model", at=time.time()))

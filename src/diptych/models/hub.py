@@ -29,6 +29,7 @@ def resolve_model(
     revision: str | None = None,
     progress: Progress | None = None,
     *,
+    token: str | None = None,
     cache_dir: Path | None = None,
 ) -> Path:
     """The directory that the engine loads.
@@ -38,6 +39,7 @@ def resolve_model(
             the hub's cache on this disk if they are all there, else from the hub.
         revision: branch, tag or commit of a Hugging Face id.
         progress: told in one line what takes seconds or longer.
+        token: for the hub; without one, the hub's own settings hold (HF_TOKEN, a login).
         cache_dir: where the embedded model is kept; by default this user's cache directory.
 
     Raises:
@@ -53,7 +55,7 @@ def resolve_model(
             f"{source!r} is neither a directory nor a Hugging Face id (owner/name).",
             "Correct the model's source.",
         )
-    return _from_hub(source, revision, say)
+    return _from_hub(source, revision, token, say)
 
 
 def missing_parts(directory: Path) -> list[str]:
@@ -110,7 +112,7 @@ def _local(source: str) -> Path:
     return directory
 
 
-def _from_hub(repo: str, revision: str | None, say: Progress) -> Path:
+def _from_hub(repo: str, revision: str | None, token: str | None, say: Progress) -> Path:
     try:
         import huggingface_hub
         import huggingface_hub.constants
@@ -131,11 +133,11 @@ def _from_hub(repo: str, revision: str | None, say: Progress) -> Path:
             f"Unset HF_HUB_OFFLINE, or name a directory with `--model DIRECTORY`. {INSTEAD}",
         )
     _require_reachable(repo, endpoint)
-    with _explained(huggingface_hub, repo, revision, endpoint):
-        info = huggingface_hub.HfApi().model_info(
+    with _explained(huggingface_hub, repo, revision, endpoint, has_token=bool(token)):
+        info = huggingface_hub.HfApi(token=token).model_info(
             repo, revision=revision, timeout=REACH_SECONDS * 2, files_metadata=True
         )
-        return _download(huggingface_hub, info, repo, revision, say)
+        return _download(huggingface_hub, info, repo, revision, token, say)
 
 
 def _cached(hub: Any, repo: str, revision: str | None) -> Path | None:
@@ -147,7 +149,7 @@ def _cached(hub: Any, repo: str, revision: str | None) -> Path | None:
     return None
 
 
-def _download(hub: Any, info: Any, repo: str, revision: str | None, say: Progress) -> Path:
+def _download(hub: Any, info: Any, repo: str, revision: str | None, token: str | None, say: Progress) -> Path:
     sizes = {file.rfilename: file.size or 0 for file in info.siblings}
     wanted = _wanted(list(sizes))
     total = sum(sizes[name] for name in wanted)
@@ -157,7 +159,7 @@ def _download(hub: Any, info: Any, repo: str, revision: str | None, say: Progres
     hub.utils.disable_progress_bars()
     say(f"fetching {repo}: {_size(total)} in {len(wanted)} files")
     with _watched(blobs, lambda done: say(f"fetching {repo}: {_size(min(done, total))} of {_size(total)}")):
-        snapshot = Path(hub.snapshot_download(repo, revision=revision, allow_patterns=wanted))
+        snapshot = Path(hub.snapshot_download(repo, revision=revision, allow_patterns=wanted, token=token))
     lacks = missing_parts(snapshot)
     if lacks:
         raise ModelError(
@@ -211,10 +213,12 @@ def _require_reachable(repo: str, endpoint: str) -> None:
 
 
 @contextmanager
-def _explained(hub: Any, repo: str, revision: str | None, endpoint: str) -> Iterator[None]:
+def _explained(
+    hub: Any, repo: str, revision: str | None, endpoint: str, *, has_token: bool
+) -> Iterator[None]:
     """Turn the hub's refusals into sentences. The order matters: a gated model is a kind of missing one."""
     errors, page = hub.errors, f"{endpoint}/{repo}"
-    has_token = bool(hub.get_token())
+    has_token = has_token or bool(hub.get_token())
     try:
         yield
     except errors.GatedRepoError as error:

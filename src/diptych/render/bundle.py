@@ -190,18 +190,18 @@ KINDS = (
         ),
     ),
     Kind(
+        "namespace",
+        "namespace.yaml",
+        CLUSTERS,
+        _objects("The namespace; KubeRay's chart needs it to be there", _namespace),
+    ),
+    Kind(
         "kuberay-values",
         "kuberay-values.yaml",
         CLUSTERS,
         _values(
             "Helm values for kuberay/kuberay-operator", lambda document, _: helm.kuberay_values(document)
         ),
-    ),
-    Kind(
-        "namespace",
-        "namespace.yaml",
-        CLUSTERS,
-        _objects("The namespace; KubeRay's chart needs it to be there", _namespace),
     ),
     Kind(
         "policies",
