@@ -31,8 +31,8 @@ def document(**fields: Any) -> Document:
 
 def test_each_place_gets_the_files_that_it_needs_in_the_order_in_which_it_needs_them() -> None:
     always = [
-        "kuberay-values.yaml",
         "namespace.yaml",
+        "kuberay-values.yaml",
         "policies.yaml",
         "rayservice.yaml",
         "serve-config.yaml",
