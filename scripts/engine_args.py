@@ -6,7 +6,7 @@ Reads the `vllm` package in FOLDER, say an unpacked wheel of that version, else 
 not parsed: most types and defaults are names of other modules. The torch installed need not be the one it wants.
 
 Written down are the fields of `AsyncEngineArgs` and `FrontendArgs`, which Ray Serve LLM takes in `engine_kwargs`,
-those of every dataclass that such a field takes as a mapping, and the environment variables read by name.
+and those of every dataclass that such a field takes as a mapping.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import enum
 import importlib
 import json
 import os
-import re
 import sys
 import textwrap
 import types
@@ -30,7 +29,6 @@ DATA = Path(__file__).resolve().parent.parent / "src/diptych/catalog/data"
 FRONTEND = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args")
 SCALARS = {bool: "bool", int: "int", float: "float", str: "str", Any: "any"}
 WIDTH = 110
-READ_DIRECTLY = re.compile(r"""(?:environ(?:\.get)?[\[(]|getenv\()\s*["'](VLLM_[A-Z0-9_]+)""")
 
 
 def main() -> None:
@@ -60,7 +58,6 @@ def table_of_vllm() -> dict[str, Any]:
         "engine": arguments_of(engine),
         "frontend": arguments_of(frontend),
         "configs": configs_of(engine),
-        "environment": environment(Path(vllm.__file__).parent),
     }
 
 
@@ -183,13 +180,6 @@ def declared_default(field: "dataclasses.Field[Any]") -> tuple[Any, bool]:
     if factory is not dataclasses.MISSING:
         return factory(), True
     return (None, True) if default is dataclasses.MISSING or default is ... else (default, False)
-
-
-def environment(package: Path) -> list[str]:
-    """The variables that vLLM lists, and those of its prefix that some module reads for itself."""
-    listed = set(importlib.import_module("vllm.envs").environment_variables)
-    sources = (file.read_text(encoding="utf-8", errors="replace") for file in package.rglob("*.py"))
-    return sorted(listed.union(*(READ_DIRECTLY.findall(source) for source in sources)))
 
 
 def as_text(table: Mapping[str, Any], indent: str = "") -> str:

@@ -15,7 +15,6 @@ from diptych.catalog.arguments import (
     added_in,
     config_arguments,
     engine_arguments,
-    environment_variables,
     known_in,
     removed_in,
 )
@@ -48,7 +47,6 @@ def test_patch_releases_share_a_table(version: str) -> None:
 def test_other_versions_have_no_table() -> None:
     assert engine_arguments("0.25.1") is None
     assert config_arguments("0.25.1", "kv_transfer_config") is None
-    assert environment_variables("0.25.1") is None
 
 
 def test_an_argument_tells_kind_choices_and_default() -> None:
@@ -127,18 +125,6 @@ def test_hints_tell_where_else_an_argument_is_known() -> None:
     assert (known_in("max_num_queued_reqs"), added_in("max_num_queued_reqs")) == (("0.29",), "0.29")
     assert (known_in("dtype"), added_in("dtype"), removed_in("dtype")) == (VERSIONS, None, None)
     assert (known_in("nonsense"), added_in("nonsense"), removed_in("nonsense")) == ((), None, None)
-
-
-def test_environment_variables_of_the_transfer_and_of_cpus_are_known() -> None:
-    for version in VERSIONS:
-        variables = environment_variables(version)
-        assert variables is not None
-        assert {
-            "VLLM_NIXL_SIDE_CHANNEL_PORT",
-            "VLLM_CPU_KVCACHE_SPACE",
-            "VLLM_SSM_CONV_STATE_LAYOUT",
-        } <= variables
-        assert not {"VLLM_ATTENTION_BACKEND", "VLLM_USE_V1"} & variables, "gone for long"
 
 
 def test_the_table_is_what_the_installed_engine_says() -> None:

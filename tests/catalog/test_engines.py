@@ -12,6 +12,7 @@ from diptych.catalog.engines import (
     PAIRS,
     RAY_VLLM,
     TESTED_IMAGE,
+    is_moving,
     minor,
     versions_of_image,
 )
@@ -87,3 +88,19 @@ def test_support_for_kubernetes_ends_in_order() -> None:
     ends = [end for end in KUBERNETES_VERSIONS.values() if end]
     assert ends == sorted(ends)
     assert KUBERNETES_VERSIONS["1.35"] == date(2027, 3, 27)
+
+
+@pytest.mark.parametrize(
+    ("name", "moving"),
+    [
+        (TESTED_IMAGE, False),
+        (f"{PUBLIC}:serve-llm-cuda", True),
+        (f"{PUBLIC}:serve-llm-cuda-v1.0", True),
+        ("registry.example.com:5000/llm", True),
+        ("registry.example.com/llm:latest", True),
+        ("registry.example.com/llm:v1", False),
+        (f"{PUBLIC}:serve-llm-cuda@sha256:0123", False),
+    ],
+)
+def test_an_image_may_change_unless_its_tag_or_digest_stays(name: str, moving: bool) -> None:
+    assert is_moving(name) is moving

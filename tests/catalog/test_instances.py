@@ -1,5 +1,3 @@
-from datetime import date
-
 import pytest
 
 from diptych.catalog.instances import (
@@ -11,7 +9,6 @@ from diptych.catalog.instances import (
     instance_type,
     instance_types,
     nearest_with_efa,
-    prices_date,
 )
 
 WITH_EFA = {
@@ -99,10 +96,6 @@ def test_only_p5e_has_no_price_on_demand() -> None:
     assert names(filter(lambda each: each.usd_per_hour is None, instance_types().values())) == {
         "p5e.48xlarge"
     }
-
-
-def test_prices_have_a_date() -> None:
-    assert prices_date() >= date(2026, 7, 20)
 
 
 def test_a_type_nobody_knows_is_none() -> None:

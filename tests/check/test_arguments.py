@@ -23,7 +23,10 @@ def told(check: Check, code: str, text: str) -> Finding:
     ("argument", "do"),
     [
         ("max_modellen: 4096", "did you mean max_model_len?"),
-        ("swap_space: 4", "look it up"),
+        ("swap_space: 4", "remove it: vLLM has it no longer"),
+        ("num_scheduler_steps: 8", "remove it: vLLM has it no longer"),
+        ("guided_decoding_backend: xgrammar", "set structured_outputs_config"),
+        ("nobody_ever_had_this: 1", "look it up"),
         ("dcp_q_replicate: true", "vLLM has it from 0.29 on"),
     ],
 )

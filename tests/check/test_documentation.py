@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from diptych.check import RAY, RULES, SHAPE, Finding, check_file
+from diptych.check import RAY, RULES, SHAPE, Finding, ModelFacts, check_file
+from diptych.models import shipped_config
 from diptych.spec import InvalidDocumentError, load_with_provenance
 
 PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
@@ -16,7 +17,15 @@ ENTRY = re.compile(r"^### ([A-Z]\d{3}): (.+) \((error|warning)\)$", re.MULTILINE
 BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 ENCODER_DECODER = {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}
-FACTS: dict[str, dict[str, Any]] = {"P221": {"model_config": ENCODER_DECODER}}
+LLAMA = "meta-llama/Meta-Llama-3.1-8B"
+REFUSED = ModelFacts(
+    shipped_config(LLAMA), "in the test", refused="the hub refuses it (HTTP 401): it is gated"
+)
+FACTS: dict[str, dict[str, Any]] = {
+    "P221": {"model_config": ENCODER_DECODER},
+    "P230": {"pinning": True},
+    "M316": {"model": REFUSED},
+}
 """What an example needs to be told beside its text."""
 
 
@@ -100,4 +109,11 @@ def test_what_can_not_be_read_and_what_names_no_field_have_their_codes(tmp_path:
 
 def test_every_rule_that_has_no_example_document_is_tested_elsewhere() -> None:
     """Rules about this machine, its variables and its files: test_here.py."""
-    assert {e.code for e in RULE_ENTRIES if not e.examples} == {"T404", "T405", "K525", "K526", "A711"}
+    assert {e.code for e in RULE_ENTRIES if not e.examples} == {
+        "T404",
+        "T405",
+        "K525",
+        "K526",
+        "A711",
+        "A721",
+    }

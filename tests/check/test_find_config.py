@@ -147,6 +147,16 @@ def test_a_gated_model_is_not_said_to_be_missing(hub: str) -> None:
     assert "hf_wrong" not in wrong.why
 
 
+def test_a_config_that_ships_does_not_hide_that_the_hub_refuses_the_model(
+    hub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diptych.check.find_config.shipped_config", lambda _: CONFIG)
+    found = find("gated/model", hub)
+    assert (found.config, found.why) == (CONFIG, "")
+    assert "HTTP 401" in found.refused
+    assert find("gated/model", hub, environ={"HF_TOKEN": TOKEN}).refused == ""
+
+
 def test_a_model_that_the_hub_does_not_have_is_missing(hub: str) -> None:
     assert "owner/none at v9" in find("owner/none", hub, revision="v9").missing
 

@@ -95,6 +95,50 @@ def test_a_key_file_must_be_its_owners_alone(tmp_path: Path) -> None:
     assert "A711" not in codes_as_gathered(tmp_path, keys(tmp_path, stat.S_IRUSR))
 
 
+def as_gathered(tmp_path: Path, reference: str) -> list[Finding]:
+    file = tmp_path / "diptych.yaml"
+    file.write_text(reference)
+    loaded = load_with_provenance(file, environ={})
+    facts = gather(loaded.document, offline=True, environ={})
+    return [f for f in check_document(loaded, facts) if f.code in ("A711", "A721")]
+
+
+@pytest.mark.parametrize(
+    ("reference", "kind"),
+    [
+        ("access: {api_key_file: /tmp}\n", "a folder"),
+        ("access: {api_key_file: /}\n", "a folder"),
+        ("model: {source: a/b, token_file: /dev/null}\n", "a device"),
+    ],
+)
+def test_what_is_no_file_gets_no_advice_about_its_mode(tmp_path: Path, reference: str, kind: str) -> None:
+    [found] = as_gathered(tmp_path, reference)
+    assert (found.code, found.do) == ("A721", "name the file itself")
+    assert kind in found.what
+
+
+def test_a_folder_that_is_private_is_still_no_key_file(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(mode=0o700)
+    [found] = as_gathered(tmp_path, f"access: {{api_key_file: {tmp_path}/private}}\n")
+    assert found.code == "A721"
+
+
+def test_nobody_is_told_to_change_the_mode_of_a_file_of_others(
+    tmp_path: Path, check: Callable[..., list[Finding]]
+) -> None:
+    [found] = as_gathered(tmp_path, "model: {source: a/b, token_file: /etc/passwd}\n")
+    assert found.code == "A711"
+    assert "chmod 600 /etc" not in found.do
+    theirs = Path("/srv/keys")
+    text = f"access: {{api_key_file: {theirs}}}\n"
+    mode = stat.S_IFREG | 0o644
+    [found] = [f for f in check(text, files={theirs: mode}, foreign=frozenset({theirs})) if f.code == "A711"]
+    assert "belongs to another user" in found.what
+    assert "chmod 600 /srv" not in found.do
+    [found] = [f for f in check(text, files={theirs: mode}) if f.code == "A711"]
+    assert found.do == "run chmod 600 /srv/keys"
+
+
 def test_what_is_referred_to_is_looked_for(tmp_path: Path) -> None:
     text = f"access: {{api_key_env: KEYS}}\nmodel: {{source: Qwen/Qwen3-0.6B, token_file: {tmp_path}/none}}\n"
     file = tmp_path / "diptych.yaml"

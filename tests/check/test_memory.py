@@ -20,6 +20,7 @@ from diptych.check import (
     transfer_of,
 )
 from diptych.check.find_config import find_model
+from diptych.models import shipped_config
 from diptych.spec import load_with_provenance
 
 Codes = Callable[..., set[str]]
@@ -100,6 +101,43 @@ def test_a_kv_cache_of_a_given_size_has_that_size(tmp_path: Path) -> None:
         assert decode.budget.kv_cache == GIB
 
 
+def test_a_kv_cache_of_a_given_size_must_fit_beside_the_weights(check: Check) -> None:
+    text = "on: eks\nmodel: Qwen/Qwen3-8B\n%s"
+    fields = {
+        "decode: {kv_cache_memory: 60GiB}\n": "decode.kv_cache_memory",
+        "engine_kwargs: {kv_cache_memory_bytes: 64424509440}\n": "engine_kwargs.kv_cache_memory_bytes",
+        "decode: {kv_cache_memory: 5GiB}\n": None,
+    }
+    for more, field in fields.items():
+        found = [each for each in check(text % more) if each.code == "M305"]
+        assert [each.field for each in found] == ([field] if field else [])
+        assert all("give it 5." in each.do for each in found)
+
+
+def test_more_memory_is_offered_where_a_node_has_it(check: Check) -> None:
+    def do(code: str, text: str) -> str:
+        return next(each.do for each in check(f"on: eks\nmodel: Qwen/Qwen3-8B\n{text}") if each.code == code)
+
+    assert "prefill.resources.memory" in do("M308", "prefill: {resources: {memory: 12GiB}}\n")
+    assert "prefill.resources.memory" not in do("M308", "nodes: {instance_type: g6.xlarge}\n")
+    assert do("M309", "prefill: {resources: {shared_memory: 200GiB}}\n").startswith("lower it to ")
+
+
+def test_a_refused_model_is_told_whether_its_config_is_known_or_not(check: Check) -> None:
+    text = "on: eks\nmodel: {source: meta-llama/Meta-Llama-3.1-8B%s}\n"
+
+    def told(model: ModelFacts, token: str = "") -> list[tuple[str, bool]]:
+        found = [each for each in check(text % token, model=model) if each.code in ("M302", "M316")]
+        return [(each.code, "name a token" in each.do) for each in found]
+
+    config = shipped_config("meta-llama/Meta-Llama-3.1-8B")
+    assert told(ModelFacts(config)) == []
+    assert told(ModelFacts(config, refused="HTTP 401")) == [("M316", True)]
+    assert told(ModelFacts(config, refused="HTTP 401"), ", token_secret: hub/token") == []
+    assert told(ModelFacts(why="HTTP 401", refused="HTTP 401")) == [("M302", True)]
+    assert told(ModelFacts(why="no network")) == [("M302", False)]
+
+
 def test_one_engine_for_both_phases_is_one_column(tmp_path: Path) -> None:
     assert [each.phase for each in sized(tmp_path, "topology: aggregated\n")] == ["aggregated"]
 
@@ -110,6 +148,7 @@ def test_one_engine_for_both_phases_is_one_column(tmp_path: Path) -> None:
         "quantization: fp8",
         "cpu_offload_gb: 4",
         "kv_cache_dtype: nvfp4",
+        "speculative_config: {method: draft_model, model: Qwen/Qwen3-4B, num_speculative_tokens: 3}",
         "enable_expert_parallel: true, data_parallel_size: 2",
         "decode_context_parallel_size: 2, tensor_parallel_size: 2",
     ],
@@ -200,6 +239,18 @@ def test_a_share_that_is_no_number_is_left_to_its_own_rule(codes: Codes) -> None
 def test_shares_of_gpu_memory(codes: Codes, share: float, code: str | None) -> None:
     text = f"on: eks\nmodel: Qwen/Qwen3-0.6B\nengine_kwargs: {{gpu_memory_utilization: {share}}}\n"
     assert codes(text) & {"M311", "M312"} == ({code} if code else set())
+
+
+def test_a_config_with_rope_scaling_is_as_long_as_it_says(codes: Codes) -> None:
+    config = shipped_config("Qwen/Qwen3-0.6B") or {}
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    text = (
+        "on: eks\nmodel: some/model\nnodes: {instance_type: g6.8xlarge}\nengine_kwargs: {max_model_len: %d}\n"
+    )
+    longer = config | {"rope_scaling": rope}
+    assert "M313" in codes(text % 131072, model_config=config)
+    assert "M313" not in codes(text % 131072, model_config=longer)
+    assert "M313" in codes(text % 131073, model_config=longer)
 
 
 def test_rope_scaling_may_lengthen_a_model(codes: Codes) -> None:

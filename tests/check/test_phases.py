@@ -1,11 +1,14 @@
 """Prefill and decode against each other: what fits passes, what doesn't is told, by version of the engine."""
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from diptych.catalog.arguments import VERSIONS, engine_arguments
 from diptych.catalog.engines import PAIRS
-from diptych.check import Finding
+from diptych.check import Finding, ModelFacts
 from diptych.check.compatibility import EQUAL, LIMITS, limits
 
 Codes = Callable[..., set[str]]
@@ -51,6 +54,15 @@ def phases(argument: str, prefill: object, decode: object) -> str:
         ("tool_call_parser", "-", "hermes", None),
         ("chat_template_content_format", "openai", "-", "P211"),
         ("attention_backend", "-", "FLASHINFER", "P214"),
+        ("attention_backend", "-", "FLASH_ATTN", None),  # what vLLM chooses on an L4
+        ("attention_backend", "flash_attn", "FLASH_ATTN", None),
+        ("tokenizer", "Qwen/Qwen3-8B", "-", None),
+        ("tokenizer", "Qwen/Qwen3-4B", "-", "P210"),
+        ("kv_offloading_size", "-", 10, "P231"),
+        ("kv_offloading_size", "-", "null", None),
+        ("load_format", "dummy", "-", "P232"),
+        ("load_format", "dummy", "dummy", None),
+        ("load_format", "auto", "safetensors", None),
         ("max_lora_rank", 16, "-", None),
         ("max_lora_rank", 32, "-", "P222"),
         ("code_revision", "abc", "abd", "P223"),
@@ -58,6 +70,12 @@ def phases(argument: str, prefill: object, decode: object) -> str:
         ("decode_context_parallel_size", 2, 3, "P224"),
         ("speculative_config", "{method: ngram, num_speculative_tokens: 2}", "-", None),
         ("speculative_config", "{method: eagle3, model: a/b, num_speculative_tokens: 2}", "-", "P209"),
+        ("speculative_config", "{model: '[ngram]', num_speculative_tokens: 2}", "-", None),
+        ("speculative_config", "{method: medusa, model: a/b, num_speculative_tokens: 2}", "-", None),
+        ("speculative_config", "{method: mlp_speculator, model: a/b, num_speculative_tokens: 2}", "-", None),
+        ("speculative_config", "{method: mtp}", "{method: qwen3_next_mtp}", None),
+        ("speculative_config", "{method: eagle3, model: a/b-eagle3}", "{model: a/b-eagle3}", None),
+        ("speculative_config", "{method: mtp}", "{method: eagle3, model: a/b}", "P209"),
     ],
 )
 def test_two_values_of_an_argument_fit_or_are_told(
@@ -65,6 +83,36 @@ def test_two_values_of_an_argument_fit_or_are_told(
 ) -> None:
     found = {each for each in codes(phases(argument, prefill, decode)) if each.startswith("P2")}
     assert found == ({code} if code else set())
+
+
+def test_the_hybrid_manager_is_compared_as_the_engines_have_it(codes: Codes) -> None:
+    named = phases("disable_hybrid_kv_cache_manager", "-", "%s")
+    hybrid = named.replace("Qwen/Qwen3-8B", "Qwen/Qwen3.5-9B")
+    assert "P216" not in codes(hybrid % "false")  # Diptych sets it on both sides
+    assert "P216" not in codes(named % "false" + NEW_IMAGE)  # and so does vLLM 0.29
+    assert "P216" in codes(named % "true" + NEW_IMAGE)
+    assert "P216" in codes(named % "true")
+
+
+def test_a_branch_is_no_revision_to_stage_or_to_fetch(check: Check) -> None:
+    text = "on: eks\nmodel: {source: Qwen/Qwen3-8B%s}\n"
+    commit = f", revision: {'0123456789abcdef' * 2}01234567"
+
+    def told(text: str, **facts: Any) -> list[Finding]:
+        return [each for each in check(text, pinning=True, **facts) if each.code in ("P226", "P230")]
+
+    assert [each.code for each in told(text % "")] == ["P230"]
+    assert [each.code for each in told(text % ", revision: main")] == ["P230"]
+    assert "0123456789abcdef" in told(text % "")[0].do  # the hub said which commit it is
+    assert "page on the hub" in told(text % "", model=ModelFacts(why="nobody asked"))[0].do
+    assert told(text % commit) == []
+    assert [each.code for each in told(text % "" + "staging: {enabled: false}\n")] == ["P226"]
+    assert told("on: eks\nmodel: s3://bucket/folder\n") == []
+    assert told("model: Qwen/Qwen3-0.6B\n") == []
+
+
+def test_offloading_is_for_one_engine_alone(codes: Codes) -> None:
+    assert "P231" not in codes(f"topology: aggregated\n{EKS}engine_kwargs: {{kv_offloading_size: 10}}\n")
 
 
 def test_ranks_of_which_neither_number_divides_the_other_are_told(codes: Codes) -> None:
@@ -76,10 +124,28 @@ def test_only_the_number_of_speculated_tokens_may_differ(codes: Codes) -> None:
     assert "P209" not in codes(f"{EKS}prefill: {config.format(1)}\ndecode: {config.format(3)}\n")
 
 
+def two_values(argument: str) -> tuple[str, str]:
+    """Two values that vLLM takes, in YAML."""
+    known = next(
+        table[argument] for version in VERSIONS if argument in (table := engine_arguments(version) or {})
+    )
+    if known.choices:
+        return json.dumps(known.choices[0]), json.dumps(known.choices[-1])
+    by_kind = {
+        "bool": ("true", "false"),
+        "int": ("1", "2"),
+        "str": ("one", "other"),
+        "list": ("[one]", "[other]"),
+        "json": ("{a: 1}", "{a: 2}"),
+        "any": ("one", "other"),
+    }
+    return by_kind[known.kinds[0]]
+
+
 def test_every_argument_that_must_be_equal_is_compared(codes: Codes) -> None:
     for each in EQUAL:
         for argument in each.arguments:
-            found = codes(phases(argument, "[one]", "[other]"))
+            found = codes(phases(argument, *two_values(argument)))
             assert each.code in found, argument
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from diptych.check import Report, check_file
 
+PINNED = "{source: Qwen/Qwen3-8B, revision: 0123456789abcdef0123456789abcdef01234567}"
 KEYS = {"code", "severity", "where", "field", "what", "do", "line"}
 
 
@@ -36,7 +37,7 @@ def test_faults_of_shape_do_not_hide_what_else_is_wrong(checked: Any) -> None:
 
 def test_what_stands_beside_a_wrong_field_is_left_alone(checked: Any) -> None:
     """A misspelt zone must not be said to be missing."""
-    text = "on: eks\nmodel: Qwen/Qwen3-8B\naccess: {expose: gateway, gateway_clas: envoy, tls_secret: tls}\n"
+    text = f"on: eks\nmodel: {PINNED}\naccess: {{expose: gateway, gateway_clas: envoy, tls_secret: tls}}\n"
     assert {f.code for f in checked(text).findings} == {"S104"}
     assert "A704" in {f.code for f in checked(text.replace("gateway_clas: envoy, ", "")).findings}
 
@@ -47,7 +48,7 @@ def test_a_field_that_is_wrong_only_without_another_is_not_told(checked: Any) ->
 
 
 def test_a_wrong_item_of_a_list_leaves_out_the_list(checked: Any) -> None:
-    report = checked("on: eks\nmodel: Qwen/Qwen3-8B\neks: {public_access_cidrs: [0.0.0.0/0, nowhere]}\n")
+    report = checked(f"on: eks\nmodel: {PINNED}\neks: {{public_access_cidrs: [0.0.0.0/0, nowhere]}}\n")
     assert [f.code for f in report.findings] == ["S109"]
     assert report.subject is not None
     assert report.subject.document.eks.public_access_cidrs == []
@@ -73,7 +74,7 @@ def test_the_line_of_broken_yaml_is_shown(checked: Any) -> None:
 
 def test_errors_come_first_then_lines(checked: Any) -> None:
     text = "on: eks\nmodel: Qwen/Qwen3-8B\nnodes: {market: spot}\ndecode: {engine_kwargs: {nonsense: 1, dtype: half}}\n"
-    order = [(f.severity, f.line) for f in checked(text).findings]
+    order = [(f.severity, f.line) for f in checked(text).findings if f.code != "P230"]
     assert order == [("error", 4), ("error", 4), ("warning", 3), ("warning", 3)]
 
 
@@ -119,3 +120,34 @@ def test_json_has_the_documented_keys(checked: Any) -> None:
     parts = ("weights", "activations", "outside_torch", "cuda_graphs", "kv_cache")
     assert sum(phase[f"{part}_bytes"] for part in parts) == phase["requested_bytes"]
     assert json.loads(json.dumps(shape)) == shape
+
+
+@pytest.mark.parametrize("text", ["on: eks\n\tmodel: a/b\n", "on: eks\nmodel: [a\n", "!!unknown x\n"])
+def test_of_a_text_that_can_not_be_read_nothing_is_sized(checked: Any, text: str) -> None:
+    """The default document is not what was meant."""
+    report = checked(text)
+    assert [f.code for f in report.findings] == ["S102"]
+    assert (report.subject, report.memory, report.transfer) == (None, (), None)
+    assert report.as_json()["budget"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"applications": [{"import_path": "a:b"}]}\n', "a configuration of Ray Serve"),
+        ("proxy_location: HeadOnly\napplications: []\n", "a configuration of Ray Serve"),
+        ("{applications: []}\n", "a configuration of Ray Serve"),
+        ('{"apiVersion": "ray.io/v1", "kind": "RayService"}\n', "a Kubernetes manifest"),
+    ],
+)
+def test_another_kind_of_file_is_told_as_such(checked: Any, text: str, kind: str) -> None:
+    [found] = checked(text).findings
+    assert found.code == "S101"
+    assert kind in found.what
+    assert "--from" in found.do
+
+
+def test_a_dash_is_no_file() -> None:
+    [found] = check_file(Path("-"), offline=True, environ={}).findings
+    assert found.code == "S101"
+    assert "not from standard input" in found.what

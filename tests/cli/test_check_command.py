@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-WRONG = """\
+MODEL = "model: {source: Qwen/Qwen3-8B, revision: 0123456789abcdef0123456789abcdef01234567}\n"
+WRONG = f"""\
 on: eks
-model: Qwen/Qwen3-8B
-prefill:
-  engine_kwargs: {block_size: 32}
+{MODEL}prefill:
+  engine_kwargs: {{block_size: 32}}
 decode:
-  engine_kwargs: {block_size: 16, max_modellen: 4096}
-nodes: {market: spot}
+  engine_kwargs: {{block_size: 16, max_modellen: 4096}}
+nodes: {{market: spot}}
 """
 
 
@@ -65,11 +65,11 @@ def test_the_budget_is_a_table_a_bar_and_the_time_of_a_transfer(document: Path) 
 
 
 def test_without_errors_the_exit_code_is_0(document: Path) -> None:
-    document.write_text("on: eks\nmodel: Qwen/Qwen3-8B\n")
+    document.write_text(f"on: eks\n{MODEL}")
     done = check(str(document))
     assert done.returncode == 0
     assert "Nothing is wrong with it." in done.stdout
-    document.write_text("on: eks\nmodel: Qwen/Qwen3-8B\nnodes: {market: spot}\n")
+    document.write_text(f"on: eks\n{MODEL}nodes: {{market: spot}}\n")
     done = check(str(document))
     assert done.returncode == 0
     assert "no errors, 2 warnings." in done.stdout

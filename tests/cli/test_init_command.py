@@ -36,6 +36,25 @@ def test_it_writes_a_document_and_says_what_is_next(tmp_path: Path) -> None:
     assert load(tmp_path / "diptych.yaml", environ={}).on == "local"
 
 
+@pytest.mark.parametrize("place", ["kubernetes", "eks"])
+def test_for_a_cluster_rendering_is_next_for_up_serves_on_this_machine_only(
+    tmp_path: Path, place: str
+) -> None:
+    done = init(tmp_path, "--on", place)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  diptych render diptych.yaml" in done.stdout
+    text = (tmp_path / "diptych.yaml").read_text()
+    assert "diptych up" not in done.stdout + text
+    assert "`diptych render`" in text
+
+
+@pytest.mark.parametrize("text", ["[1,2\n", "{a: 1\n", "%FOO\n"])
+def test_a_file_that_ends_too_soon_is_told_as_such(tmp_path: Path, text: str) -> None:
+    done = init(tmp_path, "-", "--from", "-", given=text)
+    assert done.returncode == 2
+    assert "Error: standard input:" in done.stderr
+
+
 def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("name: mine\n")
     done = init(tmp_path, "x.yaml")
@@ -83,6 +102,12 @@ def test_a_dash_prints_the_document_alone(tmp_path: Path) -> None:
             "Make it first.",
         ),
         (["."], ". is a folder.", "Give the name of a file in it."),
+        (["--model", "mine"], "--model: mine names no owner on the hub.", "Write owner/mine, or ./mine"),
+        (
+            ["--on", "eks", "--model", "embedded"],
+            "the embedded model exists on this machine only.",
+            "Name one of the hub",
+        ),
         (["--app", "x"], "--app chooses out of the file given with --from.", "Give --from FILE"),
         (["--from", "no.yaml"], "no.yaml: there is no such file", "check the name"),
         (["--from", "."], ".: it is a folder", "give a file in it"),

@@ -174,4 +174,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "vision_config": _QWEN3_VL.get("vision_config", {})
         | {"model_type": "qwen3_vl_moe", "num_heads": 16, "out_hidden_size": 2048},
     },
+    **{
+        f"Qwen3-0.6B, {rope['rope_type']}": (shipped_config("Qwen/Qwen3-0.6B") or {}) | {"rope_scaling": rope}
+        for rope in (
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+            {"rope_type": "linear", "factor": 2.0},
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        )
+    },
 }

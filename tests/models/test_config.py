@@ -40,7 +40,6 @@ def test_smollm2_needs_46080_bytes_per_token_in_float32() -> None:
     assert (shape.num_kv_heads, shape.head_dim, shape.dtype) == (3, 64, "bfloat16")
     assert shape.kv_bytes_per_token(4) == 46080
     assert shape.kv_bytes_per_token() == 23040
-    assert shape.kv_bytes(37, 4) == 37 * 46080
 
 
 @pytest.mark.parametrize(
@@ -116,20 +115,20 @@ def test_sliding_layers_stop_growing_at_their_window(
     shape = shape_of(model)
     assert shape.sliding_window == window
     assert shape.kv_bytes_per_token(2) == per_token
-    assert shape.kv_bytes(window, 2) == window * per_token
-    assert shape.kv_bytes(window + 10, 2) - shape.kv_bytes(window, 2) == 10 * full_per_token
+    growing = [group for group in shape.kv_groups if group.window is None]
+    assert sum(group.bytes_per_token(2) for group in growing) == full_per_token
 
 
 def test_every_config_at_hand_can_be_sized() -> None:
     if not CONFIGS.is_dir():
         pytest.skip(f"{CONFIGS} is not here")
     for file in CONFIGS.glob("*.json"):
-        assert ModelShape.from_config(json.loads(file.read_text()), file.name).kv_bytes(4096, 2) > 0
+        assert ModelShape.from_config(json.loads(file.read_text()), file.name).kv_bytes_per_token(2) > 0
 
 
 def test_a_window_that_is_switched_off_is_none() -> None:
     assert shape_with(sliding_window=4096, use_sliding_window=False).sliding_window is None
-    assert shape_with(sliding_window=4096).kv_bytes(5000) == 4096 * 23040
+    assert shape_with(sliding_window=4096).sliding_window == 4096
 
 
 def test_older_configs_leave_the_full_layers_to_their_model_type() -> None:
@@ -235,3 +234,38 @@ def test_weights_that_are_missing_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
     with pytest.raises(ModelError, match=r"lacks model-1\.safetensors"):
         weight_bytes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({}, 8192),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, 8192),
+        ({"rope_scaling": {"type": "linear", "factor": 2.5}}, 20480),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, 32768),
+        ({"rope_scaling": {"rope_type": "linear", "factor": None}}, 8192),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}},
+            131072,
+        ),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 32768),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 8192),
+        (
+            {"rope_scaling": {"type": "longrope", "factor": 32.0}, "original_max_position_embeddings": 4096},
+            8192,
+        ),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "model_type": "gemma3_text"}, 8192),
+        ({"model_max_length": 131072}, 131072),
+        (
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 2.0},
+                    "sliding_attention": {"rope_type": "default"},
+                }
+            },
+            16384,
+        ),
+    ],
+)
+def test_rope_scaling_lengthens_the_context(changes: dict[str, Any], tokens: int) -> None:
+    assert shape_with(**changes).context_length == tokens

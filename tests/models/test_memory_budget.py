@@ -31,7 +31,7 @@ def budget(name: str, **options: Any) -> Budget:
 class TestQwen35OnOneL4:
     def test_a_sequence_keeps_its_tokens_and_a_state(self) -> None:
         shape = shape_of("Qwen/Qwen3.5-9B")
-        assert shape.kv_bytes(4096) == 128 * MIB
+        assert shape.kv_bytes_per_token() * 4096 == 128 * MIB
         assert shape.state_bytes() == pytest.approx(49 * MIB, rel=0.05)
         assert kv_transfer_bytes(shape, 4096) == pytest.approx((128 + 49) * MIB, rel=0.05)
 

@@ -112,3 +112,10 @@ def test_a_sequence_takes_the_blocks_that_vllm_reserves(
     assert ours == pytest.approx(vllm["sequence_bytes"], rel=0.01)
     if "Llama-4" not in name:  # chunked attention counts as full here: one group, the same bytes
         assert len(layout.groups) == vllm["groups"]
+
+
+@pytest.mark.parametrize(("name", "tensor_parallel"), CASES)
+def test_the_context_is_as_long_as_vllm_takes_it(
+    name: str, tensor_parallel: int, vllm: dict[str, Any]
+) -> None:
+    assert ModelShape.from_config(config_of(name)).context_length == vllm["context_length"]

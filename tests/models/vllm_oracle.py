@@ -69,8 +69,8 @@ def patch_vllm() -> None:
     unquantized_fused_moe_method.select_unquantized_moe_backend = any_backend
 
 
-def build(config: dict[str, Any], tensor_parallel: int, directory: Path) -> tuple[Any, Any]:
-    """The engine's config and the model, on the meta device, as one GPU of a group holds it."""
+def build(config: dict[str, Any], tensor_parallel: int, directory: Path) -> tuple[Any, Any, int]:
+    """The engine's config, the model on the meta device, as one GPU of a group holds it, and its context length."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.distributed import destroy_model_parallel, initialize_model_parallel, parallel_state
@@ -91,6 +91,7 @@ def build(config: dict[str, Any], tensor_parallel: int, directory: Path) -> tupl
         enable_prefix_caching=False,
         block_size=16,
     ).create_engine_config()
+    longest = context_length(engine.model_config)  # models write into their config when they are built
     with set_current_vllm_config(engine):
         destroy_model_parallel()
         initialize_model_parallel(1)
@@ -102,10 +103,10 @@ def build(config: dict[str, Any], tensor_parallel: int, directory: Path) -> tupl
                 model = initialize_model(engine)
         finally:
             torch.set_default_dtype(torch.float32)
-    return engine, model
+    return engine, model, longest
 
 
-def describe(engine: Any, model: Any) -> dict[str, Any]:
+def describe(engine: Any, model: Any, longest: int) -> dict[str, Any]:
     """Weights, the cache of each layer, and how vLLM groups and pages it."""
     from vllm.platforms import current_platform
     from vllm.v1.core import kv_cache_utils
@@ -132,7 +133,22 @@ def describe(engine: Any, model: Any) -> dict[str, Any]:
         "sequence_bytes": kv_cache_utils._max_memory_usage_bytes_from_groups(engine, groups),
         "groups": len(groups),
         "in_flight": engine.max_in_flight_tokens,
+        "context_length": longest,
     }
+
+
+def context_length(model: Any) -> int:
+    """The longest sequence that vLLM takes where none is asked for."""
+    from vllm.config.model import _get_and_verify_max_len
+
+    return _get_and_verify_max_len(
+        hf_config=model.hf_text_config,
+        model_arch_config=model.model_arch_config,
+        tokenizer_config=None,
+        max_model_len=None,
+        disable_sliding_window=False,
+        sliding_window=None,
+    )
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,6 +86,20 @@ def test_the_service_file_names_the_secrets_that_it_refers_to() -> None:
     head = text.partition("apiVersion")[0]
     assert "diptych-api-keys" in head
     assert "diptych-hf-token" in head
+
+
+def test_the_service_file_says_that_a_branch_may_move() -> None:
+    def head(facts: Facts = FACTS, **fields: Any) -> str:
+        return render_one(document(on="eks", **fields), facts, "rayservice").partition("apiVersion")[0]
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    may_move = "which may move"
+    assert may_move in head()
+    assert f"what dev is when it joins, {may_move}" in head(model={"source": "a/b", "revision": "dev"})
+    assert may_move not in head(model={"source": "a/b", "revision": commit})
+    assert may_move not in head(replace(FACTS, model_revision=commit))
+    assert may_move not in head(model="s3://bucket/folder")
+    assert may_move not in head(staging={"enabled": False})
 
 
 def test_the_serve_configuration_of_its_own_is_the_one_in_the_service() -> None:

@@ -130,3 +130,16 @@ def test_a_kv_cache_of_a_given_size_is_asked_for() -> None:
     sized = document(decode={"kv_cache_memory": "2GiB"})
     assert engine_settings(sized, "decode", Facts()).kwargs["kv_cache_memory_bytes"] == 2 * 2**30
     assert "kv_cache_memory_bytes" not in engine_settings(sized, "prefill", Facts()).kwargs
+
+
+def test_the_models_own_id_means_its_staged_files_since_engines_do_not_ask_the_hub() -> None:
+    named = {
+        "tokenizer": DENSE,
+        "speculative_config": {"method": "mtp", "model": DENSE},
+        "hf_config_path": "/opt/c",
+    }
+    found = engine_settings(document(engine_kwargs=named), "decode", Facts()).kwargs
+    assert found["tokenizer"] == found["speculative_config"]["model"] == "/models/Qwen--Qwen3-8B/main"
+    assert found["hf_config_path"] == "/opt/c"
+    fetched = document(engine_kwargs=named, staging={"enabled": False})
+    assert named.items() <= engine_settings(fetched, "decode", Facts()).kwargs.items()

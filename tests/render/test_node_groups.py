@@ -133,3 +133,29 @@ def test_the_root_volume_has_room_for_what_lies_on_it(fields: dict[str, Any], fa
 def test_a_checkpoint_on_the_root_volume_is_read_at_more_than_its_default_speed() -> None:
     assert groups(staging={"path": "/srv/models"})["qwen-prefill"]["volumeThroughput"] == 500
     assert "volumeThroughput" not in groups()["qwen-prefill"]
+
+
+def zones(**fields: Any) -> set[str]:
+    return {zone for group in groups(**fields).values() for zone in group["availabilityZones"]}
+
+
+def test_auto_follows_the_phase_that_has_a_zone() -> None:
+    assert zones(prefill={"nodes": {"zone": "us-east-2b"}}) == {"us-east-2b"}
+    assert zones(decode={"nodes": {"zone": "us-east-2c"}}) == {"us-east-2c"}
+    assert zones(decode={"nodes": {"selector": {"topology.kubernetes.io/zone": "us-east-2c"}}}) == {
+        "us-east-2c"
+    }
+    assert zones() == {"us-east-2a"}
+
+
+def test_nodes_have_the_labels_that_the_document_selects_them_by() -> None:
+    mine = {"role": "my-gpus", "example.com/pool": "llm", "diptych.dev/phase": "other"}
+    of_the_cloud = {"node.kubernetes.io/instance-type": "g6e.8xlarge"}
+    group = groups(nodes={"selector": mine | of_the_cloud})["qwen-decode"]
+    assert group["instanceType"] == "g6e.8xlarge"
+    assert group["labels"] == {
+        "role": "my-gpus",
+        "example.com/pool": "llm",
+        "diptych.dev/phase": "decode",
+        "diptych.dev/service": "qwen",
+    }

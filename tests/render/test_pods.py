@@ -9,6 +9,7 @@ from diptych.render import names
 from diptych.render.inputs import Facts
 from diptych.render.layout import worker_groups
 from diptych.render.pods import head_pod, volumes, worker_pod
+from diptych.render.staging import staged_folder
 from diptych.spec import Document
 
 FACTS = Facts(serving_archive=b"code", zone="us-east-2a")
@@ -91,9 +92,11 @@ class TestAWorker:
 
 
 class TestTheKeys:
-    def test_are_a_file_for_root_alone_in_the_pods_that_face_clients(self) -> None:
+    def test_are_a_file_for_the_group_of_the_pods_that_face_clients_whatever_their_user(self) -> None:
         secret = next(each for each in pod()["volumes"] if each["name"] == "api-keys")["secret"]
-        assert secret["defaultMode"] == 0o400
+        assert secret["defaultMode"] == 0o440
+        assert pod()["securityContext"]["fsGroup"] > 0
+        assert "securityContext" not in pod("prefill")
         assert secret["secretName"] == "diptych-api-keys"
         assert not any(each["name"] == "api-keys" for each in pod("prefill")["volumes"])
 
@@ -132,7 +135,7 @@ class TestThePlace:
 
     def test_may_have_the_usual_taint_or_those_that_the_document_names(self) -> None:
         assert {each["key"] for each in pod()["tolerations"]} == {"nvidia.com/gpu", "aws.amazon.com/efa"}
-        own = [{"key": "team", "operator": "Exists"}]
+        own = [{"key": "team", "operator": "Exists"}, {"key": "a", "operator": "Equal", "value": "b"}]
         assert pod(nodes={"tolerations": own})["tolerations"] == own
 
 
@@ -148,6 +151,35 @@ class TestTheModel:
         main = spec["containers"][0]
         assert {"name": "models", "mountPath": "/models", "readOnly": True} in main["volumeMounts"]
         assert environment(main)["HF_HUB_OFFLINE"] == "1"
+
+    @pytest.mark.parametrize(
+        ("source", "folder"),
+        [
+            ("s3://bucket/../../etc", "/models/s3--bucket--..--..--etc"),
+            ("s3://bucket", "/models/s3--bucket"),
+            ("Qwen/Qwen3-8B", "/models/Qwen--Qwen3-8B/main"),
+        ],
+    )
+    def test_lies_in_a_folder_below_the_nodes_models(self, source: str, folder: str) -> None:
+        assert staged_folder(Document.model_validate({"on": "eks", "model": source}), Facts()) == folder
+
+    def test_lies_in_a_folder_of_its_own_whatever_it_is_called(self) -> None:
+        sources = [
+            "s3://bucket/a/b",
+            "s3://bucket/a--b",
+            "s3://bucket/a-/b",
+            "s3://bucket/a!",
+            "s3://bucket/a*",
+        ]
+        sources += [f"s3://bucket/{'a' * 300}", f"s3://bucket/{'a' * 301}"]
+        found = {
+            staged_folder(
+                Document.model_validate({"on": "eks", "model": {"source": each, "name": "m"}}), Facts()
+            )
+            for each in sources
+        }
+        assert len(found) == len(sources)
+        assert all(len(each.removeprefix("/models/")) < 250 for each in found)
 
     def test_lies_on_local_disks_where_the_type_has_some(self) -> None:
         def folder(**fields: Any) -> str:
@@ -195,3 +227,14 @@ def test_an_image_of_ones_own_with_its_secret_is_used_by_all_containers() -> Non
     for each in (*spec["containers"], *spec["initContainers"]):
         assert (each["image"], each["imagePullPolicy"]) == ("mine:1", "Always")
     assert spec["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_a_type_by_the_label_of_the_nodes_gives_pods_what_such_a_node_has() -> None:
+    label = {"node.kubernetes.io/instance-type": "p5en.48xlarge"}
+    labelled = container(on="kubernetes", nodes={"selector": label})
+    assert labelled["resources"]["limits"]["vpc.amazonaws.com/efa"] == "16"
+    assert pod(on="kubernetes", nodes={"selector": label})["nodeSelector"] == label
+    other = container(
+        on="kubernetes", nodes={"selector": {"node.kubernetes.io/instance-type": "Standard_NC24ads"}}
+    )
+    assert "vpc.amazonaws.com/efa" not in other["resources"]["limits"]

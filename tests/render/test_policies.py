@@ -9,7 +9,6 @@ import kubernetes_validate
 import pytest
 
 from diptych.render import policies
-from diptych.render.inputs import Facts
 from diptych.render.layout import worker_groups
 from diptych.spec import Document
 
@@ -66,7 +65,7 @@ def document(**fields: Any) -> Document:
 
 
 def rendered(**fields: Any) -> list[dict[str, Any]]:
-    return policies.network_policies(document(**fields), Facts())
+    return policies.network_policies(document(**fields))
 
 
 def reaches(made: list[dict[str, Any]], source: Peer, target: Peer, port: int, protocol: str = "TCP") -> bool:
@@ -308,6 +307,11 @@ def test_a_budget_lets_one_worker_of_a_phase_go_and_counts_what_raycluster_canno
         assert each["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     assert _selected(spec["qwen-prefill"]["selector"], PREFILL.labels)
     assert not _selected(spec["qwen-prefill"]["selector"], DECODE.labels)
+
+
+def test_replicas_that_span_pods_have_no_budget_since_one_of_their_pods_is_never_ready() -> None:
+    spanning = {"num_replicas": 2, "engine_kwargs": {"tensor_parallel_size": 4}, "resources": {"gpus": 1}}
+    assert policies.disruption_budgets(document(decode=spanning)) == []
 
 
 @pytest.mark.parametrize(

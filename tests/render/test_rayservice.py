@@ -10,7 +10,7 @@ import yaml
 from diptych.errors import DocumentError
 from diptych.render import names
 from diptych.render.inputs import Facts
-from diptych.render.rayservice import ray_service, rayservice_objects, start_deadline_s
+from diptych.render.rayservice import ray_service, rayservice_objects, service_account, start_deadline_s
 from diptych.spec import Document
 
 FACTS = Facts(serving_archive=b"code")
@@ -158,3 +158,10 @@ def test_a_gpu_too_many_never_lands_on_a_node_of_another_phase() -> None:
         assert group["resources"] == {phase: "1"}
         bundles = replicas[f"{phase}_config"]["placement_group_config"]["bundles"]
         assert bundles == [{phase: 0.001}]
+
+
+def test_the_service_account_has_the_annotations_by_which_a_cluster_gives_a_role() -> None:
+    role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::111122223333:role/read"}
+    account = service_account(document(on="kubernetes", kubernetes={"service_account_annotations": role}))
+    assert account["metadata"]["annotations"] == role
+    assert "annotations" not in service_account(document())["metadata"]

@@ -117,6 +117,23 @@ def test_a_browser_may_ask_whether_it_may_ask(door: Door) -> None:
     assert door.knock(method="OPTIONS", authorization=None)[0] == 200
 
 
+def test_keys_that_cannot_be_read_are_told_once_and_let_nobody_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys"
+    door = Door(path)
+    assert [door.knock()[0] for _ in range(3)] == [401, 401, 401]
+    [told] = caplog.messages
+    assert f"can't be read from {path} (No such file or directory)" in told
+    path.write_text(f"{KEY}\n")
+    assert door.knock()[0] == 200
+    path.write_bytes(b"\xff" + KEY.encode())
+    assert door.knock()[0] == 401
+    assert "it is not UTF-8" in caplog.messages[1]
+    assert len(caplog.messages) == 2
+    assert KEY not in caplog.text
+
+
 def test_without_a_key_file_everybody_comes_in() -> None:
     door = Door(None)
     assert door.knock(authorization=None)[0] == 200

@@ -98,6 +98,29 @@ def test_what_says_the_same_thing_twice_is_refused(tmp_path: Path, text: str, fi
     assert words in str(problem)
 
 
+@pytest.mark.parametrize(
+    ("toleration", "field", "words"),
+    [
+        (
+            "value: a",
+            "operator",
+            "is Equal, and there is no key to compare (set key, or write operator: Exists)",
+        ),
+        ("key: a, operator: Exists, value: b", "value", "is 'b', and operator is Exists, which takes any"),
+        ("key: a, tolerationSeconds: 5", "tolerationSeconds", "is 5, and counts for NoExecute only"),
+        ("key: a, nonsense: 1", "nonsense", "no such field (the fields here are key, operator, value"),
+    ],
+)
+def test_a_toleration_that_kubernetes_refuses_is_refused(
+    tmp_path: Path, toleration: str, field: str, words: str
+) -> None:
+    with pytest.raises(InvalidDocumentError) as caught:
+        load(write(tmp_path, "nodes.tolerations", f"[{{{toleration}}}]"), environ={})
+    [problem] = caught.value.problems
+    assert problem.field == f"nodes.tolerations.0.{field}"
+    assert words in str(problem)
+
+
 def test_a_value_that_is_made_to_be_slow_is_refused_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     for field, text in (("image.packages", f"['a==1{' ' * 100_000}b']"), ("access.hostname", "a" * 100_000)):

@@ -1,4 +1,4 @@
-"""What an engine understands: the arguments that `engine_kwargs` may hold, and environment variables.
+"""What an engine understands: the arguments that `engine_kwargs` may hold.
 
 Ray Serve LLM hands `engine_kwargs` to two of vLLM's dataclasses, `AsyncEngineArgs` and `FrontendArgs`, and refuses
 what neither has, after the node is up and paid for. `data/engine-args-<minor>.json` is made by
@@ -86,15 +86,6 @@ def config_arguments(vllm_version: str, argument: str) -> Mapping[str, Argument]
     return None if table is None else table.configs.get(argument)
 
 
-def environment_variables(vllm_version: str) -> frozenset[str] | None:
-    """The environment variables that this version reads by name; None for a minor version without a table.
-
-    Any other that starts with VLLM_ is ignored, with a warning in the engine's log.
-    """
-    table = _table(minor(vllm_version))
-    return None if table is None else table.environment
-
-
 def known_in(name: str) -> tuple[str, ...]:
     """The minor versions, of those that have a table, whose engine takes this argument; oldest first."""
     return tuple(version for version in VERSIONS if name in (engine_arguments(version) or {}))
@@ -120,7 +111,6 @@ def removed_in(name: str) -> str | None:
 class _Table:
     arguments: Mapping[str, Argument]
     configs: Mapping[str, Mapping[str, Argument]]
-    environment: frozenset[str]
 
 
 @cache
@@ -133,7 +123,6 @@ def _table(version: str) -> _Table | None:
         # Where both have a name, Ray takes the frontend's.
         arguments=_arguments(content["engine"] | content["frontend"]),
         configs={name: _arguments(fields) for name, fields in content["configs"].items()},
-        environment=frozenset(content["environment"]),
     )
 
 

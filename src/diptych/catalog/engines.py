@@ -50,6 +50,9 @@ IMAGES: Mapping[str, Mapping[str, EngineVersions]] = MappingProxyType(
     }
 )
 
+_WHOLE_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_MOVING_TAGS = ("", "latest", "nightly", "main")
+
 KUBERAY_VERSION = "1.7.0"
 KUBERAY_VERSIONS = ("1.6.0", "1.6.1", "1.6.2", "1.7.0")
 EKSCTL_VERSION = "0.230.0"
@@ -75,6 +78,18 @@ def versions_of_image(name: str) -> EngineVersions | None:
         if re.fullmatch(re.escape(pattern).replace(r"\*", r"[a-z0-9-]+"), repository):
             return tags.get(tag)
     return None
+
+
+def is_moving(name: str) -> bool:
+    """Whether an image's content may change under its name: no digest, and a tag that is moved on to new builds.
+
+    >>> is_moving("public.ecr.aws/deep-learning-containers/ray:serve-llm-cuda-v1"), is_moving("a/b:1.0")
+    (True, False)
+    """
+    if "@sha256:" in name:
+        return False
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return tag in _MOVING_TAGS or (tag in _AWS_RAY_LLM_TAGS and not _WHOLE_VERSION.search(tag))
 
 
 def minor(version: str) -> str:

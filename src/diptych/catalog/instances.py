@@ -5,9 +5,9 @@ from the EC2 and price list APIs. It holds the x86-64 types with NVIDIA GPUs and
 """
 
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -54,6 +54,9 @@ ACCELERATOR_TYPES: Mapping[str, str] = MappingProxyType(
         "rtx-pro-server-6000": "RTX-PRO-6000",
     }
 )
+
+# Graviton has a g after the generation (g5g, m7gd), Grace Blackwell its own name; a1 is the first of all.
+_ARM_FAMILY = re.compile(r"[a-z]+\d+g[a-z]*|p\d+e-gb\d+|a1")
 
 # Service quotas of EC2 that count the vCPUs of running instances: on demand, spot.
 QUOTAS_G = ("L-DB2E81BA", "L-3819A6DF")
@@ -164,16 +167,20 @@ def instance_type(name: str) -> InstanceType | None:
     return instance_types().get(name)
 
 
+def is_arm(name: str) -> bool:
+    """Whether EC2's name is that of a type with Graviton or Grace processors: none of them is in the table.
+
+    >>> is_arm("g5g.8xlarge"), is_arm("p6e-gb200.36xlarge"), is_arm("g6.8xlarge")
+    (True, True, False)
+    """
+    return _ARM_FAMILY.fullmatch(name.partition(".")[0]) is not None
+
+
 @cache
 def instance_types() -> Mapping[str, InstanceType]:
     """Every type of the table by name, smaller sizes of a family first."""
     types = (_from_row(row) for row in csv.DictReader(_lines()[1:]))
     return MappingProxyType({each.name: each for each in types})
-
-
-def prices_date() -> date:
-    """The day that `usd_per_hour` is of."""
-    return date.fromisoformat(_lines()[0].rpartition(" ")[2])
 
 
 def nearest_with_efa(name: str) -> InstanceType | None:

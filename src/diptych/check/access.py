@@ -1,42 +1,45 @@
 """A7xx: who may reach the endpoint, and how secrets get to where they are used."""
 
-import posixpath
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from diptych.catalog.nodes import is_system_folder
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
 from diptych.check.subject import Subject
+from diptych.render.names import has_token
+from diptych.render.staging import is_staged
 from diptych.spec import EMBEDDED, is_bucket, is_path
+from diptych.spec.secrets import looks_secret, masked
 
+_FREE_MAPPINGS = (
+    "engine_kwargs.",
+    "prefill.engine_kwargs.",
+    "decode.engine_kwargs.",
+    "kv_transfer.kv_connector_extra_",
+)
 _SECRET_ARGUMENT = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$")
-_SECRET_VALUE = re.compile(
-    r"(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}|dk-[A-Za-z0-9_-]{30,})"
-)
 
-_OF_THE_NODE = (
-    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr"),
-    *("/var/lib/kubelet", "/var/lib/containerd", "/var/run", "/var/log"),
-)
+_SYSTEM_FILES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
+
+MANY_ENGINES = 8
+"""So many that fetch from the hub at once are often told to wait, unless they name a token."""
 
 
 @rule("A701", "error", "A secret in the document")
 def no_secrets_inline(subject: Subject) -> Iterable[Complaint]:
-    document = subject.document
-    places = [("engine_kwargs", document.engine_kwargs)]
-    places += [(f"{view.name}.engine_kwargs", view.section.engine_kwargs) for view in subject.phases]
-    places += [("kv_transfer.kv_connector_extra_config", document.kv_transfer.kv_connector_extra_config)]
-    places += [("eks.tags", dict(document.eks.tags))]
-    for field, values in places:
-        for name, value in _texts(values, field):
-            if _SECRET_ARGUMENT.search(name.rpartition(".")[2]) or _SECRET_VALUE.search(value):
-                yield Complaint(
-                    name,
-                    "holds a secret, which ends up in version control, in logs and in the cluster's objects",
-                    "remove it from here and from the file's history, and refer to it: model.token_file, "
-                    "model.token_env or model.token_secret",
-                )
+    for field, value in _texts(subject.document.model_dump(mode="json"), ""):
+        last = field.rpartition(".")[2]
+        named = _SECRET_ARGUMENT.search(last) and field.startswith(_FREE_MAPPINGS)
+        if named or looks_secret(value) or looks_secret(last):
+            yield Complaint(
+                masked(field),
+                "holds a secret, which ends up in version control, in logs and in the cluster's objects",
+                "remove it from here and from the file's history, and refer to it: model.token_file, "
+                "model.token_env or model.token_secret",
+            )
 
 
 @rule("A702", "error", "An endpoint without TLS")
@@ -56,6 +59,19 @@ def exposed_means_tls(subject: Subject) -> Iterable[Complaint]:
             "is internal-lb, and access.tls_certificate_arn is not set: keys and answers would cross the network "
             "in the clear",
             "set access.tls_certificate_arn to a certificate in AWS Certificate Manager",
+        )
+
+
+@rule("A722", "error", "A certificate of another region")
+def certificate_is_in_region(subject: Subject) -> Iterable[Complaint]:
+    arn, region = subject.document.access.tls_certificate_arn, subject.document.eks.region
+    parts = arn.split(":") if arn else []
+    if subject.document.on == "eks" and len(parts) > 3 and parts[3] != region:
+        yield Complaint(
+            "access.tls_certificate_arn",
+            f"names a certificate in {parts[3]}, and eks.region is {region}: a load balancer takes those of its own "
+            "region only",
+            f"make one in {region}, or correct eks.region",
         )
 
 
@@ -147,9 +163,27 @@ def references_are_here(subject: Subject) -> Iterable[Complaint]:
 @rule("A711", "error", "A key file that others can read")
 def key_file_is_private(subject: Subject) -> Iterable[Complaint]:
     for field, file in _files(subject):
-        if (subject.facts.files.get(file) or 0) & 0o077:
+        mode = subject.facts.files.get(file) or 0
+        if not mode & 0o077 or _is_no_key_file(mode):
+            continue
+        of_system = any(file.is_relative_to(folder) for folder in _SYSTEM_FILES)
+        if file in subject.facts.foreign or of_system:
+            owner = "which is the system's own" if of_system else "which belongs to another user"
+            what = f"is {file}, {owner} and which others can read"
+            yield Complaint(field, what, "name a file of your own that only you can read (chmod 600)")
+        else:
+            what = f"is {file}, which other users of this machine can read"
+            yield Complaint(field, what, f"run chmod 600 {file}")
+
+
+@rule("A721", "error", "A reference to what is no file")
+def key_file_is_a_file(subject: Subject) -> Iterable[Complaint]:
+    for field, file in _files(subject):
+        mode = subject.facts.files.get(file) or 0
+        if _is_no_key_file(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a device"
             yield Complaint(
-                field, f"is {file}, which other users of this machine can read", f"run chmod 600 {file}"
+                field, f"is {file}, which is {kind} and no file with a key", "name the file itself"
             )
 
 
@@ -158,8 +192,7 @@ def staging_is_apart(subject: Subject) -> Iterable[Complaint]:
     path = subject.document.staging.path
     if subject.is_local or path is None:
         return
-    folder = posixpath.normpath(path)
-    if folder == "/" or any(folder == own or folder.startswith(f"{own}/") for own in _OF_THE_NODE):
+    if is_system_folder(path):
         yield Complaint(
             "staging.path",
             f"is {path}, which belongs to the node's system: pods would read or overwrite what is not theirs",
@@ -195,6 +228,41 @@ def api_is_not_open(subject: Subject) -> Iterable[Complaint]:
             )
 
 
+def _is_no_key_file(mode: int) -> bool:
+    """Whether what is there is nothing to read a key from: a folder, a device."""
+    return stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+
+
+@rule("A715", "warning", "Many engines that fetch without a token")
+def hub_serves_many(subject: Subject) -> Iterable[Complaint]:
+    document = subject.document
+    if subject.is_local or not document.model.is_on_hub or is_staged(document) or has_token(document):
+        return
+    engines = sum(view.section.most_replicas for view in subject.phases)
+    if engines >= MANY_ENGINES:
+        yield Complaint(
+            "staging.enabled",
+            f"is false, and up to {engines} engines fetch the model from the hub without a token, which may tell them "
+            "to wait (HTTP 429)",
+            "remove it: nodes then keep the model; or name a token (model.token_secret)",
+        )
+
+
+@rule("A731", "warning", "A bucket that pods may not read")
+def bucket_can_be_read(subject: Subject) -> Iterable[Complaint]:
+    document = subject.document
+    if document.on != "kubernetes" or not is_bucket(document.model.source):
+        return
+    if not document.kubernetes.service_account_annotations:
+        yield Complaint(
+            "model.source",
+            f"is {document.model.source}, and nothing gives the pods the right to read it: a node's own role is out of "
+            "their reach",
+            "set kubernetes.service_account_annotations, for example eks.amazonaws.com/role-arn: "
+            "arn:aws:iam::ACCOUNT:role/NAME",
+        )
+
+
 def _files(subject: Subject) -> Iterable[tuple[str, Path]]:
     document = subject.document
     files = {
@@ -208,7 +276,7 @@ def _texts(values: object, field: str) -> Iterable[tuple[str, str]]:
     """Every text in nested mappings and lists, with its dotted path."""
     if isinstance(values, dict):
         for key, value in values.items():
-            yield from _texts(value, f"{field}.{key}")
+            yield from _texts(value, f"{field}.{key}".lstrip("."))
     elif isinstance(values, list):
         for index, value in enumerate(values):
             yield from _texts(value, f"{field}.{index}")

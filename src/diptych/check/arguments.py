@@ -1,6 +1,7 @@
 """E6xx: arguments of vLLM, against the tables of the version that would run."""
 
 from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
 from typing import Any
 
 from diptych.catalog.arguments import (
@@ -49,6 +50,36 @@ _WITHOUT_EFFECT = {
 """Arguments that vLLM has and that do nothing here: why."""
 
 
+_GONE = {
+    "cuda_graph_sizes": "set cudagraph_capture_sizes",
+    "device": "vLLM finds out what it computes on",
+    "disable_async_output_proc": "",
+    "disable_log_requests": "",
+    "enable_prompt_adapter": "",
+    "enable_reasoning": "set reasoning_parser",
+    "guided_decoding_backend": "set structured_outputs_config",
+    "max_context_len_to_capture": "set cudagraph_capture_sizes if the default does not do",
+    "max_seq_len_to_capture": "set cudagraph_capture_sizes if the default does not do",
+    "multi_step_stream_outputs": "",
+    "ngram_prompt_lookup_max": "set speculative_config",
+    "ngram_prompt_lookup_min": "set speculative_config",
+    "num_lookahead_slots": "",
+    "num_scheduler_steps": "async_scheduling took its place",
+    "num_speculative_tokens": "set speculative_config",
+    "override_pooler_config": "set pooler_config",
+    "preemption_mode": "",
+    "rope_scaling": "set hf_overrides",
+    "rope_theta": "set hf_overrides",
+    "scheduler_delay_factor": "",
+    "speculative_model": "set speculative_config",
+    "swap_space": "",
+    "task": "set runner, and convert where the default does not do",
+    "tokenizer_pool_size": "",
+    "use_v2_block_manager": "",
+    "worker_use_ray": "",
+}
+"""Arguments that older versions of vLLM had, and what takes their place, "" for nothing."""
+
 _COUNTS = frozenset(
     {
         *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
@@ -56,6 +87,9 @@ _COUNTS = frozenset(
         *("block_size", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory_bytes"),
     }
 )
+
+_CLOSE = 0.8
+"""How alike the name of an argument must be to be proposed: there are so many that most words are like one."""
 
 _CONNECTOR_SETTINGS = (
     "bidirectional_kv_xfer",
@@ -80,10 +114,17 @@ def table_of(subject: Subject) -> Mapping[str, Argument]:
     return engine_arguments(subject.engine.vllm or newest()) or engine_arguments(newest()) or {}
 
 
+def _version_of_table(subject: Subject) -> str:
+    """The version whose arguments `table_of` has; said where it is not the one that would run."""
+    runs = subject.engine.vllm
+    if runs is None or engine_arguments(runs) is not None:
+        return runs or newest()
+    return f"{newest()} (the arguments of {runs} are not known here)"
+
+
 @rule("E601", "error", "An argument that vLLM does not have")
 def arguments_exist(subject: Subject) -> Iterable[Complaint]:
-    table = table_of(subject)
-    version = subject.engine.vllm or newest()
+    table, version = table_of(subject), _version_of_table(subject)
     for field, name, _ in _given(subject):
         if name not in table:
             yield Complaint(field, f"there is no such argument in vLLM {version}", _instead(name, table))
@@ -186,7 +227,11 @@ def _instead(name: str, table: Mapping[str, Argument]) -> str:
         if removed is not None:
             return f"remove it: vLLM {removed} took it away"
         return f"remove it: vLLM has it from {added} on" if added else "remove it"
+    if name in _GONE:
+        return f"remove it: vLLM has it no longer{f'; {_GONE[name]}' if _GONE[name] else ''}"
     like = nearest(name, list(table))
+    if like is not None and SequenceMatcher(None, name.lower().replace("-", "_"), like).ratio() < _CLOSE:
+        like = None
     return (
         f"did you mean {like}?" if like else "remove it, or look it up in the documentation of that version"
     )

@@ -6,6 +6,7 @@ from diptych.catalog.instances import GIB
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
 from diptych.check.subject import PhaseView, Subject
+from diptych.render.layout import free_memory
 from diptych.spec.sizes import format_size
 
 
@@ -17,8 +18,7 @@ def checkpoint_fits_pod(subject: Subject) -> Iterable[Complaint]:
                 _memory_field(view),
                 f"gives a pod {format_size(memory)}, and the checkpoint has {_gib(checkpoint)}: its own pages push "
                 "each other out while it is read",
-                f"give it {format_size(_ceil_gib(per_pod + 8 * GIB))} or more: {view.name}.resources.memory, or a "
-                "larger instance type",
+                _more_memory(view, per_pod + 8 * GIB),
             )
 
 
@@ -29,12 +29,16 @@ def page_cache_has_room(subject: Subject) -> Iterable[Complaint]:
         shared = group.size.shared_memory if group else 0
         needed = per_pod + shared + 4 * GIB
         if per_pod <= memory < needed:
+            field, do = _memory_field(view), _more_memory(view, needed)
+            room = (memory - per_pod - 4 * GIB) // GIB * GIB
+            if view.section.resources.shared_memory is not None and room > 0:
+                field, do = f"{view.name}.resources.shared_memory", f"lower it to {format_size(room)} or less"
             yield Complaint(
-                _memory_field(view),
-                f"gives a pod {format_size(memory)}, and the checkpoint ({_gib(checkpoint)}), shared memory "
-                f"({format_size(shared)}) and the engines' own need {_gib(needed)}: a restart reads the disk again",
-                f"give it {format_size(_ceil_gib(needed))} or more: {view.name}.resources.memory, or a larger instance "
-                "type",
+                field,
+                f"a pod of {view.name} has {format_size(memory)}, and the checkpoint ({_gib(checkpoint)}), shared "
+                f"memory ({format_size(shared)}) and the engines' own need {_gib(needed)}: a restart reads the disk "
+                "again",
+                do,
             )
 
 
@@ -73,6 +77,14 @@ def _memory_field(view: PhaseView) -> str:
     """What decides over the pod's memory."""
     asked = view.section.resources.memory is not None
     return f"{view.name}.resources.memory" if asked else view.nodes_path("instance_type")
+
+
+def _more_memory(view: PhaseView, needed: int) -> str:
+    """How a pod gets `needed` bytes: more of its node where that has them, else a larger node."""
+    node = view.group.instance if view.group else None
+    if node is not None and _ceil_gib(needed) > free_memory(node):
+        return f"use an instance type with more memory: {format_size(_ceil_gib(needed))} or more for pods"
+    return f"give it {format_size(_ceil_gib(needed))} or more: {view.name}.resources.memory"
 
 
 def _ceil_gib(size: int) -> int:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from diptych.catalog.arguments import engine_arguments
+from diptych.check.backends import backend
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
 from diptych.check.subject import PhaseView, Subject
@@ -31,6 +32,7 @@ class Limits:
             code takes them and its documentation says that it doesn't.
         cross_layer_blocks: `enable_cross_layers_blocks` has an effect.
         context_parallel_prefill: prefill engines may have a `prefill_context_parallel_size`.
+        hybrid_manager: the hybrid KV cache manager is on, on GPUs, where `disable_hybrid_kv_cache_manager` is not set.
         lease: KV cache is kept for `kv_lease_duration`; before, for VLLM_NIXL_ABORT_REQUEST_TIMEOUT.
     """
 
@@ -39,6 +41,7 @@ class Limits:
     hybrid_block_sizes: str = "refused"
     cross_layer_blocks: bool = True
     context_parallel_prefill: bool = False
+    hybrid_manager: bool = False
     lease: bool = True
 
 
@@ -50,6 +53,7 @@ LIMITS = (
         hybrid_block_sizes="untested",
         cross_layer_blocks=False,
         context_parallel_prefill=True,
+        hybrid_manager=True,
     ),
 )
 """What each version takes, oldest first. Versions between two lines take what the older one does."""
@@ -177,14 +181,35 @@ def _named(value: Any) -> str:
     return "not set" if value is None else shown(value)
 
 
-def _as_given(argument: str, view: PhaseView) -> Any:
+def _effective(argument: str, view: PhaseView) -> Any:
+    """The value that the engine has: the document's, else what Diptych sets, else vLLM's own."""
+    if argument in _CHOSEN:
+        return _CHOSEN[argument](view)
     known = (engine_arguments(view.subject.engine.vllm or "") or {}).get(argument)
-    return view.kwargs.get(argument, known.default if known else None)
+    return view.resolved.get(argument, known.default if known else None)
+
+
+def _hybrid_manager(view: PhaseView) -> Any:
+    asked = view.resolved.get("disable_hybrid_kv_cache_manager")
+    on = view.subject.on_gpu and limits(view.subject.engine.vllm).hybrid_manager
+    return False if asked is None and on else asked
+
+
+def _tokenizer(view: PhaseView) -> Any:
+    return view.kwargs.get("tokenizer") or view.subject.document.model.source
+
+
+_CHOSEN: dict[str, Callable[[PhaseView], Any]] = {
+    "attention_backend": backend,
+    "disable_hybrid_kv_cache_manager": _hybrid_manager,
+    "tokenizer": _tokenizer,
+}
+"""Arguments for which vLLM chooses by more than a default."""
 
 
 def _unequal(each: Equal, subject: Subject) -> Iterable[Complaint]:
     for argument in each.arguments:
-        yield from must_be_equal(subject, argument, each.why, partial(_as_given, argument))
+        yield from must_be_equal(subject, argument, each.why, partial(_effective, argument))
 
 
 for _each in EQUAL:

@@ -50,6 +50,7 @@ class Facts:
         machine: this machine; None where it doesn't matter.
         environ: this process's variables.
         files: the files that the document refers to, with their permissions; None for one that is not there.
+        foreign: those of them that belong to another user.
     """
 
     today: date
@@ -58,6 +59,7 @@ class Facts:
     machine: Machine | None = None
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     files: Mapping[Path, int | None] = field(default_factory=dict)
+    foreign: frozenset[Path] = frozenset()
 
 
 def gather(
@@ -75,15 +77,15 @@ def gather(
         environ: this process's variables without it.
     """
     variables: Mapping[str, Any] = os.environ if environ is None else environ
+    files = [file for file in (document.model.token_file, document.access.api_key_file) if file]
     return Facts(
         today=date.today(),
         model=find_model(document, offline=offline, environ=variables),
         installed=installed_engines() if document.on == "local" else None,
         machine=machine() if machine is not None and document.on == "local" else None,
         environ=variables,
-        files={
-            file: _mode(file) for file in (document.model.token_file, document.access.api_key_file) if file
-        },
+        files={file: _mode(file) for file in files},
+        foreign=frozenset(filter(_is_foreign, files)),
     )
 
 
@@ -100,6 +102,13 @@ def _mode(file: Path) -> int | None:
         return file.stat().st_mode
     except OSError:
         return None
+
+
+def _is_foreign(file: Path) -> bool:
+    try:
+        return file.stat().st_uid != os.geteuid()
+    except OSError:
+        return False
 
 
 def _version(distribution: str) -> str | None:

@@ -32,6 +32,7 @@ class ModelFacts:
         commit: of the hub, that the revision stands for; None where it is not known.
         missing: what proves that the model is not there at all, "" if nothing does.
         why: where it was looked for in vain, "" if it was found.
+        refused: what the hub said when it refused the model to whoever asked, "" if it didn't.
     """
 
     config: Mapping[str, Any] | None = None
@@ -41,6 +42,7 @@ class ModelFacts:
     commit: str | None = None
     missing: str = ""
     why: str = ""
+    refused: str = ""
 
 
 def find_model(document: Document, *, offline: bool, environ: Mapping[str, str]) -> ModelFacts:
@@ -87,7 +89,8 @@ def _hub_model(model: ModelSection, *, offline: bool, environ: Mapping[str, str]
         answer = _ask_hub(model, environ, PATIENCE_S if shipped is None else SHORT_PATIENCE_S)
     if answer.config is not None or answer.missing or shipped is None:
         return answer
-    return ModelFacts(shipped, "a config that ships with Diptych", f"config of {model.source}")
+    file = f"config of {model.source}"
+    return ModelFacts(shipped, "a config that ships with Diptych", file, refused=answer.refused)
 
 
 def _ask_hub(model: ModelSection, environ: Mapping[str, str], patience_s: float) -> ModelFacts:
@@ -131,7 +134,8 @@ def _fetched(endpoint: str, model: ModelSection, environ: Mapping[str, str], pat
 def _refusal(endpoint: str, model: ModelSection, status: int, *, has_token: bool) -> ModelFacts:
     if status in (401, 403):
         kind = "the token is not accepted for it" if has_token else "it is private, gated or not there"
-        return ModelFacts(why=f"{endpoint} refuses it (HTTP {status}): {kind}")
+        why = f"{endpoint} refuses it (HTTP {status}): {kind}"
+        return ModelFacts(why=why, refused=why)
     if status == 404:
         named = f"{model.source} at {model.revision}" if model.revision else model.source
         return ModelFacts(missing=f"{endpoint} has no config.json of {named}", why=f"{endpoint} has none")

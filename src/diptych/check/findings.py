@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from diptych.spec import Problem
+from diptych.spec.secrets import masked
 
 Severity = Literal["error", "warning"]
 
@@ -34,7 +35,15 @@ class Finding:
     def of_problem(cls, problem: Problem) -> "Finding":
         """A fault of the document's shape, which is always an error."""
         what = f"{problem.what}\n{problem.excerpt}" if problem.excerpt else problem.what
-        return cls(problem.code, "error", problem.where, problem.field, what, problem.do, problem.line)
+        return cls(
+            problem.code,
+            "error",
+            problem.where,
+            problem.field,
+            masked(what),
+            masked(problem.do),
+            problem.line,
+        )
 
     def __str__(self) -> str:
         place = f"{self.where}: {self.field}" if self.field else self.where

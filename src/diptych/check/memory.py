@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from diptych.catalog.instances import GIB
+from diptych.check.speculation import draft_model
 from diptych.check.subject import PhaseView, Subject, positive
 from diptych.errors import ModelError
 from diptych.models import (
@@ -242,6 +243,12 @@ def _not_sized(view: PhaseView) -> tuple[str, str] | None:
         return view.path(
             "cpu_offload_gb"
         ), "how much of the weights stays on the GPU depends on what is offloaded"
+    drafting = draft_model(view)
+    if drafting is not None:
+        given = "speculative_config" if kwargs.get("speculative_config") else "spec_model"
+        return view.path(
+            given
+        ), f"{drafting}, which drafts, has weights of its own, and they are not known here"
     if kwargs.get("enable_expert_parallel") and kwargs.get("data_parallel_size", 1) != 1:
         return view.path("enable_expert_parallel"), "experts are dealt out over data parallel ranks"
     if kwargs.get("decode_context_parallel_size", 1) not in (1, None):

@@ -1,5 +1,6 @@
 """M3xx: whether the model fits: on the GPU, in the pod, on the disk, in its own limits."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -16,9 +17,13 @@ from diptych.check.memory import (
 from diptych.check.rules import rule
 from diptych.check.subject import WITHOUT_BFLOAT16, PhaseView, Subject
 from diptych.models.on_cpu import RAY
-from diptych.spec.sizes import format_size
+from diptych.spec.sizes import format_size, parse_size
 
 _STEP = 256 * MIB
+_MOST_SHARE = 0.95
+_NAME_A_TOKEN = (
+    "accept the model's terms on its page, and name a token (model.token_file, token_env or token_secret)"
+)
 
 
 @rule("M301", "error", "A model that is not there")
@@ -35,8 +40,18 @@ def config_is_known(subject: Subject) -> Iterable[Complaint]:
             "model.source",
             f"the config.json of {subject.document.model.source} was not found ({model.why}): memory, heads and "
             "hybrid layers are not checked",
-            "let check reach the hub, fetch the model into the hub's cache, or give its folder",
+            _NAME_A_TOKEN
+            if model.refused
+            else "let check reach the hub, fetch the model into the hub's cache, or give its folder",
         )
+
+
+@rule("M316", "warning", "A model that the hub refuses")
+def hub_gives_it(subject: Subject) -> Iterable[Complaint]:
+    """The config ships with Diptych, the weights don't. A token that is in a secret can't be tried from here."""
+    model = subject.facts.model
+    if model.config is not None and model.refused and subject.document.model.token_secret is None:
+        yield Complaint("model.source", f"{model.refused}: no node would get its weights", _NAME_A_TOKEN)
 
 
 @rule("M303", "warning", "A model that can't be sized")
@@ -70,7 +85,28 @@ def weights_fit(subject: Subject) -> Iterable[Complaint]:
                 f"{memory.device} gives {memory.phase} {_gib(budget.requested)} ({utilization(view):g} of "
                 f"{_gib(memory.total_bytes)}), and weights ({_gib(budget.weights)}) with computing "
                 f"({_gib(_computing(memory))}) take {_gib(budget.requested - budget.kv_cache)}",
-                _smaller(memory),
+                _larger_share(view, memory) or _smaller(memory),
+            )
+        elif subject.on_gpu and kv_cache_bytes(view) is not None and budget.requested > memory.total_bytes:
+            room = memory.total_bytes - (budget.requested - budget.kv_cache)
+            yield Complaint(
+                _kv_cache_field(view),
+                f"is {_gib(budget.kv_cache)}, and with weights ({_gib(budget.weights)}) and computing "
+                f"({_gib(_computing(memory))}) that is {_gib(budget.requested)} of {memory.phase}; {memory.device} has "
+                f"{_gib(memory.total_bytes)}",
+                f"give it {_gib(room)} or less, or remove it" if room > 0 else _smaller(memory),
+            )
+
+
+@rule("M321", "error", "Two sizes of one KV cache")
+def kv_cache_has_one_size(subject: Subject) -> Iterable[Complaint]:
+    for view in subject.phases:
+        given, own = view.kwargs.get("kv_cache_memory_bytes"), view.section.kv_cache_memory
+        if own is not None and isinstance(given, int) and given != own:
+            yield Complaint(
+                f"{view.name}.kv_cache_memory",
+                f"is {format_size(own)}, and {view.path('kv_cache_memory_bytes')} is {given}: a KV cache has one size",
+                "remove one of the two",
             )
 
 
@@ -81,7 +117,10 @@ def one_sequence_fits(subject: Subject) -> Iterable[Complaint]:
         given = kv_cache_bytes(view) is not None or not subject.on_gpu
         if budget.fits or (budget.kv_cache < budget.block_bytes and not given):
             continue
-        more = f"set {view.name}.kv_cache_memory to {_enough(memory)}" if given else _smaller(memory)
+        if given:
+            more = f"set {_kv_cache_field(view)} to {_enough_for(view, memory)}"
+        else:
+            more = _larger_share(view, memory) or _smaller(memory)
         yield Complaint(
             view.path("max_model_len"),
             f"a sequence of {budget.max_model_len} tokens needs {_gib(budget.sequence_bytes)} of KV cache, and that of "
@@ -110,7 +149,8 @@ def utilization_is_a_share(subject: Subject) -> Iterable[Complaint]:
     for view in subject.phases:
         share = view.kwargs.get("gpu_memory_utilization")
         if isinstance(share, int | float) and not 0 < share <= 1:
-            do = f"write {share / 100:g}" if 1 < share <= 100 else "write 0.9"
+            percent = 10 <= share <= 100
+            do = f"write {share / 100:g}" if percent else "write 1 at most, for example 0.9"
             yield Complaint(
                 view.path("gpu_memory_utilization"), f"is {share:g}, and must be above 0 and at most 1", do
             )
@@ -132,7 +172,7 @@ def utilization_leaves_room(subject: Subject) -> Iterable[Complaint]:
 @rule("M313", "error", "Longer sequences than the model was made for")
 def length_is_within_model(subject: Subject) -> Iterable[Complaint]:
     for view in subject.phases:
-        most = subject.shape.max_position_embeddings if subject.shape else None
+        most = subject.shape.context_length if subject.shape else None
         asked = view.kwargs.get("max_model_len")
         if most is not None and isinstance(asked, int) and asked > most and "hf_overrides" not in view.kwargs:
             yield Complaint(
@@ -203,6 +243,13 @@ def _key(memory: Unsized) -> tuple[str, str]:
     return memory.field, memory.why
 
 
+def _kv_cache_field(view: PhaseView) -> str:
+    by_argument = (
+        view.resolved.get("kv_cache_memory_bytes") is not None and "kv_cache_memory_bytes" in view.kwargs
+    )
+    return view.path("kv_cache_memory_bytes") if by_argument else f"{view.name}.kv_cache_memory"
+
+
 def _computing(memory: PhaseMemory) -> int:
     budget = memory.budget
     return budget.activations + budget.outside_torch + budget.cuda_graphs
@@ -212,6 +259,23 @@ def _smaller(memory: PhaseMemory) -> str:
     ways = "raise tensor_parallel_size, use a GPU with more memory, or a smaller or quantised model"
     without_graphs = 0 < memory.budget.missing <= memory.budget.cuda_graphs
     return f"set enforce_eager: true, {ways}" if without_graphs else ways
+
+
+def _larger_share(view: PhaseView, memory: PhaseMemory) -> str | None:
+    """The share of the GPU with which a sequence fits, where the document gives less and there is so much."""
+    budget = memory.budget
+    needed = budget.requested - budget.kv_cache + budget.sequence_bytes + budget.block_bytes
+    share = math.ceil(needed / memory.total_bytes * 100) / 100
+    if "gpu_memory_utilization" not in view.kwargs or not utilization(view) < share <= _MOST_SHARE:
+        return None
+    return f"raise gpu_memory_utilization to {share:g} or more"
+
+
+def _enough_for(view: PhaseView, memory: PhaseMemory) -> str:
+    """As `_enough`, in bytes where it is vLLM's argument."""
+    if not _kv_cache_field(view).endswith("kv_cache_memory_bytes"):
+        return _enough(memory)
+    return f"{parse_size(_enough(memory))} ({_enough(memory)})"
 
 
 def _enough(memory: PhaseMemory) -> str:

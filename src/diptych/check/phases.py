@@ -3,27 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
+from diptych.check.backends import common_backends, default_backend
 from diptych.check.compatibility import differs, limits, must_be_equal
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
+from diptych.check.speculation import WITHOUT_DRAFT_CACHE, speculation
 from diptych.check.subject import PhaseView, Subject, positive
-
-_COMMIT = frozenset("0123456789abcdef")
-_DEFAULT_BACKENDS = {
-    "v100": ("TRITON_ATTN", "TRITON_MLA"),
-    "t4": ("FLASHINFER", "TRITON_MLA"),
-    "a10g": ("FLASH_ATTN", "TRITON_MLA"),
-    "l4": ("FLASH_ATTN", "TRITON_MLA"),
-    "l40s": ("FLASH_ATTN", "TRITON_MLA"),
-    "a100": ("FLASH_ATTN", "TRITON_MLA"),
-    "h100": ("FLASH_ATTN", "FLASH_ATTN_MLA"),
-    "h200": ("FLASH_ATTN", "FLASH_ATTN_MLA"),
-    "b200": ("FLASHINFER", "FLASHINFER_MLA"),
-    "b300": ("FLASHINFER", "FLASHINFER_MLA"),
-    "rtx-pro-4500": ("FLASH_ATTN", "TRITON_MLA"),
-    "rtx-pro-server-6000": ("FLASH_ATTN", "TRITON_MLA"),
-}
-"""What vLLM 0.26 and 0.29 choose by GPU (`platforms/cuda.py`): for attention with heads, and for latent attention."""
+from diptych.render.staging import is_commit, is_staged
 
 _DYNAMIC_SCALES = ("_per_token_head",)
 """Ends of `kv_cache_dtype` whose scales are computed while serving and lie beside the KV cache."""
@@ -67,7 +53,7 @@ def block_sizes_fit(subject: Subject) -> Iterable[Complaint]:
     elif subject.is_hybrid and limits(subject.engine.vllm).hybrid_block_sizes == "refused":
         what = f"block_size is {prefill} for prefill and {decode} for decode, and this model is a hybrid"
         yield Complaint(field, f"{what}, whose block sizes must be equal", equal)
-    elif subject.phases[0].tensor_parallel > subject.phases[1].tensor_parallel and not _is_mla(subject):
+    elif subject.phases[0].tensor_parallel > subject.phases[1].tensor_parallel and not subject.is_mla:
         what = f"block_size is {prefill} for prefill and {decode} for decode, and prefill has more ranks"
         yield Complaint(field, f"{what} than decode, which needs equal ones", equal)
     elif subject.on_gpu and subject.document.kv_transfer.kv_buffer_device == "cpu":
@@ -157,7 +143,7 @@ def no_dynamic_scales(subject: Subject) -> Iterable[Complaint]:
 def chosen_backends(subject: Subject) -> Iterable[Complaint]:
     if not subject.is_split or any("attention_backend" in view.kwargs for view in subject.phases):
         return
-    chosen = [_default_backend(view) for view in subject.phases]
+    chosen = [default_backend(view) for view in subject.phases]
     if None in chosen or chosen[0] == chosen[1]:
         return
     instances = [view.group.instance_type for view in subject.phases if view.group]
@@ -165,7 +151,7 @@ def chosen_backends(subject: Subject) -> Iterable[Complaint]:
         "decode.nodes.instance_type",
         f"vLLM chooses {chosen[0]} on {instances[0]} (prefill) and {chosen[1]} on {instances[1]} (decode), and a KV "
         "transfer needs the same attention backend on both sides",
-        "name one that both GPUs have: engine_kwargs.attention_backend, for example FLASH_ATTN or TRITON_ATTN",
+        f"name one that both GPUs have: engine_kwargs.attention_backend, for example {common_backends(subject)}",
     )
 
 
@@ -189,12 +175,53 @@ def context_parallel_sizes_fit(subject: Subject) -> Iterable[Complaint]:
             )
 
 
+@rule("P231", "error", "A second connector in place of NIXL's")
+def no_offloading(subject: Subject) -> Iterable[Complaint]:
+    for view in subject.phases if subject.is_split else ():
+        size = view.kwargs.get("kv_offloading_size")
+        if size is not None:
+            yield Complaint(
+                view.path("kv_offloading_size"),
+                f"is {size}: vLLM then replaces NixlConnector, and nothing moves KV cache from prefill to decode",
+                "remove it, or use topology: aggregated",
+            )
+
+
+@rule("P232", "error", "Random weights on one side")
+def weights_on_both_sides(subject: Subject) -> Iterable[Complaint]:
+    found = differs(subject, "load_format", lambda view: view.kwargs.get("load_format") == "dummy")
+    if found is not None:
+        field, prefill, _ = found
+        dummy, other = ("prefill", "decode") if prefill else ("decode", "prefill")
+        yield Complaint(
+            field,
+            f"load_format is dummy for {dummy} only: its weights are random, those of {other} are the model's, and no "
+            "handshake tells",
+            "remove it, or write it in the shared engine_kwargs for a test without a model",
+        )
+
+
+@rule("P230", "warning", "Nodes that may stage different revisions")
+def staged_revision(subject: Subject) -> Iterable[Complaint]:
+    model, commit = subject.document.model, subject.facts.model.commit
+    if subject.is_local or not is_staged(subject.document) or not model.is_on_hub:
+        return
+    if not is_commit(model.revision):
+        named = f"is {model.revision}, which can move" if model.revision else "is not set"
+        known = f"{commit}, which that is today" if is_commit(commit) else "from the model's page on the hub"
+        yield Complaint(
+            "model.revision" if model.revision else "model.source",
+            f"model.revision {named}: a node that joins later may stage newer weights than those that are there",
+            f"write the commit's 40 digits, {known}",
+        )
+
+
 @rule("P226", "warning", "Engines that may fetch different revisions")
 def fixed_revision(subject: Subject) -> Iterable[Complaint]:
     model = subject.document.model
     if subject.is_local or not model.is_on_hub or subject.document.staging.enabled:
         return
-    if model.revision is None or len(model.revision) != 40 or not _COMMIT.issuperset(model.revision):
+    if not is_commit(model.revision):
         named = f"is {model.revision}, which can move" if model.revision else "is not set"
         yield Complaint(
             "model.revision" if model.revision else "model.source",
@@ -204,28 +231,14 @@ def fixed_revision(subject: Subject) -> Iterable[Complaint]:
         )
 
 
-def _is_mla(subject: Subject) -> bool:
-    return subject.shape is not None and subject.shape.is_mla
-
-
 def _decode_context_parallel(view: PhaseView) -> int:
     return positive(view.kwargs.get("decode_context_parallel_size")) or 1
 
 
-def _default_backend(view: PhaseView) -> str | None:
-    instance = view.group.instance if view.group else None
-    backends = _DEFAULT_BACKENDS.get(instance.gpu or "") if instance else None
-    return backends[_is_mla(view.subject)] if backends else None
-
-
 def _draft(view: PhaseView) -> tuple[tuple[str, Any], ...]:
     """What must be equal of a phase's speculative decoding; empty where no draft model has a KV cache."""
-    given = view.kwargs.get("speculative_config")
-    config = dict(given) if isinstance(given, dict) else {}
-    for argument, key in (("spec_method", "method"), ("spec_model", "model")):
-        if argument in view.kwargs:
-            config[key] = view.kwargs[argument]
-    if not config or config.get("method") in ("ngram", "ngram_gpu", "suffix"):
+    config = speculation(view)
+    if not config or config["method"] in WITHOUT_DRAFT_CACHE:
         return ()
     keys = ("method", "model", "revision", "code_revision", "parallel_drafting", "kv_cache_dtype")
     return tuple((key, config[key]) for key in keys if config.get(key) is not None)

@@ -1,13 +1,16 @@
 """C8xx: the place itself: zones, nodes, dates, what each place can't do, and fields that it does not read."""
 
+import re
 from collections.abc import Iterable
 from datetime import date, timedelta
 
 from diptych.catalog.engines import KUBERNETES_VERSIONS
-from diptych.catalog.instances import instance_type, instance_types, nearest_with_efa
+from diptych.catalog.instances import instance_type, instance_types, is_arm, nearest_with_efa
+from diptych.catalog.regions import ZONE_LETTERS, last_zone
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
-from diptych.check.subject import Subject
+from diptych.check.subject import Subject, zone_field
+from diptych.render.layout import own_zone
 from diptych.spec.problems import nearest
 
 MOST_LOCAL_REPLICAS = 8
@@ -35,7 +38,7 @@ _UNREAD: dict[str, tuple[str, ...]] = {
         "eks",
     ),
     "kubernetes": ("prefill.cores", "decode.cores", "eks"),
-    "eks": ("prefill.cores", "decode.cores", "kubernetes.context"),
+    "eks": ("prefill.cores", "decode.cores", "kubernetes.context", "kubernetes.head_selector"),
 }
 """Fields that each place does not read."""
 
@@ -65,7 +68,11 @@ def type_is_known(subject: Subject) -> Iterable[Complaint]:
         fields["eks.system_nodes.instance_type"] = subject.document.eks.system_nodes.instance_type
     for field, name in fields.items():
         if name is not None and instance_type(name) is None:
-            like = nearest(name, list(instance_types()))
+            if is_arm(name):
+                what = f"is {name}, which has ARM processors: the engines' images are built for x86-64"
+                yield Complaint(field, what, "use a type with x86-64 processors")
+                continue
+            like = _misspelt(name)
             do = f"did you mean {like}?" if like else "look it up: its GPUs, memory and EFA are not checked"
             yield Complaint(field, f"is {name}, which the table of this version of Diptych does not have", do)
 
@@ -75,14 +82,35 @@ def zones_are_in_region(subject: Subject) -> Iterable[Complaint]:
     eks = subject.document.eks
     if subject.document.on != "eks":
         return
-    zones = {view.nodes_path("zone"): view.nodes.zone for view in subject.phases}
-    zones["eks.zone"] = None if eks.zone == "auto" else eks.zone
-    for field, zone in zones.items():
-        if zone is not None and zone[:-1] != eks.region:
+    last = last_zone(eks.region)
+    for field, zone in _zones(subject):
+        if zone[:-1] != eks.region:
+            ours = f"{eks.region}a to {last}" if last else f"one of {eks.region}"
             yield Complaint(
                 field,
                 f"is {zone}, which is not in eks.region ({eks.region})",
-                f"write {eks.region}a to {eks.region}f, or correct eks.region",
+                f"write {ours}, or correct eks.region",
+            )
+
+
+@rule("C814", "warning", "A region or zone that is not known")
+def region_is_known(subject: Subject) -> Iterable[Complaint]:
+    region = subject.document.eks.region
+    if subject.document.on != "eks":
+        return
+    last = last_zone(region)
+    if last is None:
+        swapped = (each for each in ZONE_LETTERS if sorted(each) == sorted(region))
+        like = next(swapped, None) or nearest(region, list(ZONE_LETTERS))
+        do = f"did you mean {like}?" if like else "look it up in AWS's list of regions"
+        yield Complaint(
+            "eks.region", f"is {region}, which the table of this version of Diptych does not have", do
+        )
+        return
+    for field, zone in _zones(subject):
+        if zone[:-1] == region and zone > last:
+            yield Complaint(
+                field, f"is {zone}, and the last zone of {region} is {last}", f"write {region}a to {last}"
             )
 
 
@@ -199,6 +227,33 @@ def spot_is_meant(subject: Subject) -> Iterable[Complaint]:
                 "starts",
                 "use on-demand, or two replicas and more",
             )
+
+
+@rule("C831", "error", "Data parallelism on one machine")
+def no_local_data_parallelism(subject: Subject) -> Iterable[Complaint]:
+    for view in subject.phases if subject.is_local else ():
+        ranks = view.data_parallel
+        if ranks > 1:
+            field = f"{view.name}.num_replicas"
+            yield Complaint(
+                view.path("data_parallel_size"),
+                f"is {ranks}, and on is local, where each engine runs by itself",
+                f"remove it, and set {field} to {view.section.num_replicas * ranks}",
+            )
+
+
+def _zones(subject: Subject) -> Iterable[tuple[str, str]]:
+    """The zones that a document on EKS names, with their fields."""
+    named = {zone_field(view): own_zone(view.nodes) for view in subject.phases}
+    eks = subject.document.eks
+    named["eks.zone"] = None if eks.zone == "auto" else eks.zone
+    return [(field, zone) for field, zone in named.items() if zone is not None]
+
+
+def _misspelt(name: str) -> str | None:
+    """The type that a name stands for which differs in letters only: other numbers are another type."""
+    numbers = re.findall(r"\d+", name)
+    return nearest(name, [each for each in instance_types() if re.findall(r"\d+", each) == numbers])
 
 
 def _supported(day: date) -> str:

@@ -1,14 +1,21 @@
-"""T4xx: ports. Replicas meet for a KV transfer on `base + replica x ranks + rank`, in pods that Ray listens in too."""
+"""T4xx: ports. Replicas meet for a KV transfer in pods that Ray listens in too, on these ports:
+
+base + replica x GPUs of one     without data parallelism
+base + 2 x rank                  with it, whichever replica the rank is of
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
-from diptych.check.subject import Subject
+from diptych.check.subject import PhaseView, Subject
 
 EPHEMERAL = range(32768, 61000)
 """Linux hands these out to whoever asks for any port."""
+
+DEFAULT_PORT = 8000
+"""Where the endpoint answers unless the document says otherwise."""
 
 RAY_WORKERS = range(10002, 20000)
 FIXED_PORTS = {
@@ -44,10 +51,7 @@ def port_ranges(subject: Subject) -> tuple[PortRange, ...]:
         return ()
     bases = subject.document.kv_transfer.ports
     return tuple(
-        PortRange(
-            view.name, _range(getattr(bases, view.name), view.section.most_replicas * view.gpus_per_replica)
-        )
-        for view in subject.phases
+        PortRange(view.name, _range(getattr(bases, view.name), _ports_of(view))) for view in subject.phases
     )
 
 
@@ -99,6 +103,42 @@ def ports_end_in_time(subject: Subject) -> Iterable[Complaint]:
                 f"{each.phase} needs {len(each.ports)} ports from {each.ports.start} on, and the last port is 65535",
                 f"choose one from 20000 to {EPHEMERAL.start - len(each.ports)}",
             )
+
+
+@rule("T417", "error", "An endpoint's port that is taken")
+def access_port_is_free(subject: Subject) -> Iterable[Complaint]:
+    port = subject.document.access.port
+    if subject.is_local or port is None or port == DEFAULT_PORT:
+        return
+    holders = {each.ports: f"{each.phase}'s KV transfers ({each})" for each in port_ranges(subject)}
+    held = next((who for ports, who in holders.items() if port in ports), FIXED_PORTS.get(port))
+    if held:
+        what = f"is {port}, which is taken in the same pods: {held}"
+        yield Complaint("access.port", what, "remove it, or write 8000")
+
+
+@rule("T432", "error", "Data-parallel replicas that share a pod")
+def data_parallel_groups_are_apart(subject: Subject) -> Iterable[Complaint]:
+    for view in subject.phases if subject.is_split else ():
+        group = view.group
+        if group is None or view.data_parallel == 1:
+            continue
+        if group.replicas_per_pod > 1 and view.section.most_replicas > 1:
+            gpus = view.tensor_parallel * view.pipeline_parallel
+            yield Complaint(
+                view.path("data_parallel_size"),
+                f"is {view.data_parallel}, and {group.replicas_per_pod} replicas of {view.name} share a pod: their "
+                "ranks meet for KV transfers on the same ports",
+                f"set it to {group.size.gpus // gpus} for one replica in each pod, or remove it and raise "
+                f"{view.name}.num_replicas",
+            )
+
+
+def _ports_of(view: PhaseView) -> int:
+    """Ports from the base on: Ray and vLLM both add a rank's number to it, and Ray a replica's without such ranks."""
+    if view.data_parallel > 1:
+        return 2 * (view.data_parallel - 1) + view.tensor_parallel * view.pipeline_parallel
+    return view.section.most_replicas * view.gpus_per_replica
 
 
 def _range(first: int, count: int) -> range:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
 from diptych.check.subject import PhaseView, Subject
-from diptych.render.layout import WorkerGroup
+from diptych.render.layout import WorkerGroup, free_cpu_millis, free_memory
 from diptych.spec.sizes import format_size
 
 DEFAULT_TARGET_ONGOING_REQUESTS = 2
@@ -67,12 +67,14 @@ def no_idle_gpus(subject: Subject) -> Iterable[Complaint]:
         replicas, pods = view.section.most_replicas, group.most_pods
         idle = pods * group.size.gpus - replicas * group.gpus_per_replica
         if idle:
+            stay = "stays" if idle == 1 else "stay"
             count = "one replica takes" if replicas == 1 else f"{replicas} replicas take"
-            field = f"{view.name}.num_replicas"
+            fields = (f"{view.name}.resources.gpus", f"{view.name}.num_replicas")
+            written = (field for field in fields if subject.is_written(field))
             yield Complaint(
-                field if subject.is_written(field) else view.nodes_path("instance_type"),
+                next(written, view.nodes_path("instance_type")),
                 f"{count} {_gpus(replicas * group.gpus_per_replica)}, and {pods} {'pod' if pods == 1 else 'pods'} of "
-                f"{view.name} {'has' if pods == 1 else 'have'} {pods * group.size.gpus}: {idle} stay idle",
+                f"{view.name} {'has' if pods == 1 else 'have'} {pods * group.size.gpus}: {idle} {stay} idle",
                 "add replicas, choose parallel sizes that divide the node's GPUs, or a smaller instance type",
             )
 
@@ -83,15 +85,15 @@ def pods_fit_nodes(subject: Subject) -> Iterable[Complaint]:
         instance, asked = group.instance, view.section.resources
         if instance is None:
             continue
-        cores = instance.allocatable_cpu_millis // 1000
+        cores = free_cpu_millis(instance) // 1000
         wanted = (
             ("gpus", asked.gpus, max(1, instance.gpus), str),
             ("cpus", asked.cpus, cores, str),
-            ("memory", asked.memory, instance.allocatable_memory_bytes, format_size),
+            ("memory", asked.memory, free_memory(instance), format_size),
         )
         for name, amount, most, show in wanted:
             if amount is not None and amount > most:
-                what = f"is {show(amount)}, and {instance.name} has {show(most)} for pods: its pods wait for ever"
+                what = f"is {show(amount)}, and {instance.name} has {show(most)} for one pod: its pods wait for ever"
                 yield Complaint(
                     f"{view.name}.resources.{name}", what, f"write {show(most)} at most, or remove it"
                 )
@@ -127,14 +129,32 @@ def upgrade_has_room(subject: Subject) -> Iterable[Complaint]:
     if subject.is_local or subject.document.kubernetes.upgrade != "new-cluster":
         return
     for view, group in _views(subject):
-        count = group.nodes.count
+        count = group.count if subject.document.on == "eks" else group.nodes.count
         if count is not None and count < 2 * group.least_pods:
+            said = (
+                f"nodes.count is {count}" if group.nodes.count else f"there are as many as its pods, {count}"
+            )
             yield Complaint(
                 "kubernetes.upgrade",
                 f"is new-cluster, which needs {2 * group.least_pods} nodes for {view.name} while it changes over, and "
-                f"nodes.count is {count}: the new cluster waits for ever",
+                f"{said}: the new cluster waits for ever",
                 f"use in-place, or set {view.nodes_path('count')} to {2 * group.least_pods}",
             )
+
+
+@rule("K527", "warning", "An upgrade that may need more GPUs than there are")
+def upgrade_may_have_room(subject: Subject) -> Iterable[Complaint]:
+    if subject.document.on != "kubernetes" or subject.document.kubernetes.upgrade != "new-cluster":
+        return
+    uncounted = [(view, group) for view, group in _views(subject) if group.nodes.count is None]
+    if uncounted:
+        needed = " and ".join(f"{2 * group.least_pods} for {view.name}" for view, group in uncounted)
+        yield Complaint(
+            "kubernetes.upgrade",
+            f"is new-cluster, which takes twice the nodes while it changes over ({needed}), and nodes.count does not "
+            "say how many there are",
+            "use in-place, or set nodes.count to the nodes of each phase",
+        )
 
 
 @rule("K513", "warning", "Two ways to say how many replicas")

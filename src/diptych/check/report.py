@@ -9,7 +9,7 @@ from typing import Any
 from diptych.check.facts import Machine, gather
 from diptych.check.findings import Finding, in_order
 from diptych.check.memory import PhaseMemory, Transfer, memory_of, transfer_of
-from diptych.check.rules import run
+from diptych.check.rules import REFUSING, run
 from diptych.check.subject import Subject
 from diptych.spec import Document, InvalidDocumentError, Problem, load_leniently
 
@@ -36,14 +36,23 @@ class Report:
         return not any(finding.severity == "error" for finding in self.findings)
 
     @cached_property
+    def refused(self) -> tuple[str, ...]:
+        """Arguments that vLLM refuses in themselves; memory is divided without them."""
+        return tuple(dict.fromkeys(each.field for each in self.findings if each.code in REFUSING))
+
+    @cached_property
+    def _sized(self) -> Subject | None:
+        return self.subject.without_arguments(self.refused) if self.subject and self.refused else self.subject
+
+    @cached_property
     def memory(self) -> tuple[PhaseMemory, ...]:
         """The memory of each phase that can be sized."""
-        views = self.subject.phases if self.subject else ()
+        views = self._sized.phases if self._sized else ()
         return tuple(each for view in views if isinstance(each := memory_of(view), PhaseMemory))
 
     @cached_property
     def transfer(self) -> Transfer | None:
-        return transfer_of(self.subject) if self.subject else None
+        return transfer_of(self._sized) if self._sized else None
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """Every field of the document with its value and where it came from; secrets hidden."""

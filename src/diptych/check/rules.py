@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from diptych.check.findings import Complaint, Finding, Severity
 from diptych.check.subject import Subject
+from diptych.spec.secrets import masked
 
 Check = Callable[[Subject], Iterable[Complaint]]
 
@@ -50,6 +51,10 @@ RAY = {
 """Codes of what Ray says of the rendered configuration, and their titles. R901 is an error, R902 a warning."""
 
 
+REFUSING = ("E602", "M311")
+"""Codes of an argument that vLLM refuses, whatever else the document says."""
+
+
 def rule(code: str, severity: Severity, title: str) -> Callable[[Check], Check]:
     """Register a function as the rule of this code."""
 
@@ -63,7 +68,19 @@ def rule(code: str, severity: Severity, title: str) -> Callable[[Check], Check]:
 
 
 def run(subject: Subject) -> list[Finding]:
-    """What all rules find, in the order of their codes; what is true of both phases alike, once."""
+    """What all rules find, in the order of their codes; what is true of both phases alike, once.
+
+    What vLLM refuses in itself is told, and the other rules look at the document without it.
+    """
+    found = _found(subject)
+    refused = [each for each in found if each.code in REFUSING]
+    if not refused:
+        return found
+    rest = _found(subject.without_arguments({each.field for each in refused}))
+    return sorted([*refused, *(each for each in rest if each not in refused)], key=lambda each: each.code)
+
+
+def _found(subject: Subject) -> list[Finding]:
     found = (
         _finding(subject, each, complaint)
         for _, each in sorted(RULES.items())
@@ -79,7 +96,7 @@ def _finding(subject: Subject, broken: Rule, complaint: Complaint) -> Finding:
         severity=broken.severity,
         where=origin.where,
         field=complaint.field,
-        what=complaint.what,
-        do=complaint.do,
+        what=masked(complaint.what),
+        do=masked(complaint.do),
         line=origin.line,
     )

@@ -4,8 +4,8 @@ Values that the document leaves open are filled in as the engine would fill them
 and rules stay silent about it (M302 and M303 say so once).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,11 +31,13 @@ class Engine:
 
     Args:
         source: where they come from, in words.
+        vllm_by_ray: nobody says which vLLM it is; it is the one that this Ray was made for.
     """
 
     ray: str | None
     vllm: str | None
     source: str
+    vllm_by_ray: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,7 @@ class PhaseView:
             return engine_settings(subject.document, self.name, RenderFacts(shape=subject.shape)).kwargs
         defaults: dict[str, Any] = {"enforce_eager": not subject.on_gpu}
         if subject.shape is not None:
-            defaults["max_model_len"] = min(subject.shape.max_position_embeddings, MOST_TOKENS)
+            defaults["max_model_len"] = min(subject.shape.context_length, MOST_TOKENS)
         if subject.document.model.source == EMBEDDED and not subject.on_gpu:
             defaults["dtype"] = "float32"
         return defaults | self.kwargs
@@ -92,9 +94,12 @@ class PhaseView:
         return parallel_size(self.kwargs.get("pipeline_parallel_size"))
 
     @property
+    def data_parallel(self) -> int:
+        return parallel_size(self.kwargs.get("data_parallel_size"))
+
+    @property
     def gpus_per_replica(self) -> int:
-        data_parallel = parallel_size(self.kwargs.get("data_parallel_size"))
-        return self.tensor_parallel * self.pipeline_parallel * data_parallel
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
 
     @property
     def dtype(self) -> str | None:
@@ -175,6 +180,21 @@ class Subject:
         """The worker pods of each phase; none on this machine."""
         return () if self.is_local else worker_groups(self.document)
 
+    def without_arguments(self, fields: Collection[str]) -> "Subject":
+        """The same, without the arguments of vLLM at these fields."""
+
+        def left(holder: Document | PhaseSection, prefix: str) -> dict[str, Any]:
+            given = holder.engine_kwargs.items()
+            return {"engine_kwargs": {n: v for n, v in given if f"{prefix}engine_kwargs.{n}" not in fields}}
+
+        document = self.document
+        phases = {
+            name: section.model_copy(update=left(section, f"{name}."))
+            for name, section in (("prefill", document.prefill), ("decode", document.decode))
+        }
+        document = document.model_copy(update={**left(document, ""), **phases})
+        return replace(self, loaded=replace(self.loaded, document=document))
+
     @cached_property
     def engine(self) -> Engine:
         """The engine that would run: of the image, or of this Python environment."""
@@ -184,13 +204,15 @@ class Subject:
             if here is None or here.vllm is None:
                 return Engine(LOCAL.ray, LOCAL.vllm, "the set-up of this version")
             return Engine(here.ray, here.vllm, "this Python environment")
-        base = image.base or TESTED_IMAGE
-        name = base if image.packages or image.name is None else image.name
+        own = image.base if image.packages else image.name
+        name = own or TESTED_IMAGE
         known = versions_of_image(name)
+        said = image.vllm_version or (known.vllm if known else None)
         return Engine(
             ray=image.ray_version or (known.ray if known else None),
-            vllm=image.vllm_version or (known.vllm if known else _vllm_of(image.ray_version)),
+            vllm=said or _vllm_of(image.ray_version),
             source=f"the image {document.image.name or name}",
+            vllm_by_ray=said is None and image.ray_version is not None,
         )
 
     @cached_property
@@ -248,8 +270,18 @@ class Subject:
         return self.shape is not None and self.shape.has_recurrent_state
 
     @property
+    def is_mla(self) -> bool:
+        """Its attention is latent: one KV cache for all heads."""
+        return self.shape is not None and self.shape.is_mla
+
+    @property
     def is_multimodal(self) -> bool:
         return any(name.endswith("vision_config") or name == "audio_config" for name in self.config)
+
+
+def zone_field(view: PhaseView) -> str:
+    """The field that gives a phase its zone: its nodes', or their selector."""
+    return view.nodes_path("zone") if view.nodes.zone else view.nodes_path("selector")
 
 
 def positive(value: object) -> int | None:

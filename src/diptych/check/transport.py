@@ -6,11 +6,12 @@ from diptych.catalog.instances import nearest_with_efa
 from diptych.check.compatibility import limits
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
-from diptych.check.subject import PhaseView, Subject
-from diptych.render.layout import WorkerGroup, wants_efa
+from diptych.check.subject import PhaseView, Subject, zone_field
+from diptych.render.layout import WorkerGroup, own_zone, wants_efa
 from diptych.spec.sizes import format_size
 
-_HUGEPAGES_OF_EFA_NODES = 5128 * 2 * 2**20
+_HUGEPAGE = 2 * 2**20
+_HUGEPAGES_OF_EFA_NODES = 5128 * _HUGEPAGE
 """What the EFA driver of EKS' node images sets aside."""
 
 _IGNORED_VARIABLES = {
@@ -31,7 +32,13 @@ def libfabric_needs_efa(subject: Subject) -> Iterable[Complaint]:
         yield Complaint("kv_transfer.backend", why, "remove it: engines on one machine use UCX")
         return
     for view, group in _views(subject):
-        if group.size.efa == 0 and not _is_unknown(group):
+        if group.size.efa == 0 and _efa_is_refused(view, group):
+            yield Complaint(
+                _efa_field(view),
+                "is 0, and kv_transfer.backend is LIBFABRIC: libfabric would take TCP in silence",
+                _type_with_efa(group, view),
+            )
+        elif group.size.efa == 0 and not _is_unknown(group):
             lacks = f"{group.instance_type} has no EFA" if group.instance_type else "its pods ask for no EFA"
             yield Complaint(
                 "kv_transfer.backend",
@@ -58,12 +65,13 @@ def efa_on_both_sides(subject: Subject) -> Iterable[Complaint]:
     if subject.document.kv_transfer.backend == "LIBFABRIC" or not with_efa:
         return
     for view, group in without:
-        kind = group.instance_type or "its node"
-        yield Complaint(
-            view.nodes_path("instance_type"),
-            f"is {kind} without EFA for {view.name}, and {with_efa[0].name} has EFA: KV cache goes over TCP",
-            _type_with_efa(group, view),
-        )
+        other = f"{with_efa[0].name} has EFA: KV cache goes over TCP"
+        if _efa_is_refused(view, group):
+            yield Complaint(_efa_field(view), f"is 0, and {other}", _type_with_efa(group, view))
+        else:
+            kind = group.instance_type or "its node"
+            what = f"is {kind} without EFA for {view.name}, and {other}"
+            yield Complaint(view.nodes_path("instance_type"), what, _type_with_efa(group, view))
 
 
 @rule("T404", "warning", "A variable that has no effect")
@@ -98,10 +106,11 @@ def one_zone(subject: Subject) -> Iterable[Complaint]:
         return
     eks = subject.document.eks if subject.document.on == "eks" else None
     shared = None if eks is None or eks.zone == "auto" else eks.zone
-    zones = [view.nodes.zone or shared for view in subject.phases]
+    own = [own_zone(view.nodes) for view in subject.phases]
+    zones = [zone or shared for zone in own]
     if None not in zones and zones[0] != zones[1]:
         yield Complaint(
-            subject.phases[1].nodes_path("zone"),
+            zone_field(subject.phases[1]) if own[1] else "eks.zone",
             f"prefill is in {zones[0]} and decode in {zones[1]}: EFA does not work across zones, and TCP there is slow "
             "and charged",
             "put both phases into one zone",
@@ -110,7 +119,7 @@ def one_zone(subject: Subject) -> Iterable[Complaint]:
 
 @rule("T410", "error", "More EFA interfaces than a node has")
 def interfaces_are_there(subject: Subject) -> Iterable[Complaint]:
-    for view, group in _views(subject):
+    for view, group in _with_pods(subject):
         asked = view.section.resources.efa
         if asked and group.instance and asked > group.instance.efa_interfaces:
             yield Complaint(
@@ -122,10 +131,13 @@ def interfaces_are_there(subject: Subject) -> Iterable[Complaint]:
 
 @rule("T411", "error", "Huge pages that nodes don't have")
 def hugepages_are_there(subject: Subject) -> Iterable[Complaint]:
-    for view, group in _views(subject):
+    for view, group in _with_pods(subject):
         asked = group.size.hugepages_2mi
         field = f"{view.name}.resources.hugepages_2mi"
-        if asked and group.instance and not group.instance.has_efa:
+        if asked % _HUGEPAGE:
+            what = f"is {format_size(asked)}, which is no multiple of 2 MiB: Kubernetes refuses the pods"
+            yield Complaint(field, what, f"write {format_size((asked // _HUGEPAGE + 1) * _HUGEPAGE)}")
+        elif asked and group.instance and not group.instance.has_efa:
             size, node = format_size(asked), group.instance.name
             what = f"is {size}, and only nodes with EFA set huge pages aside: {node} has none"
             yield Complaint(field, f"{what}, and its pods wait for ever", "remove it")
@@ -167,11 +179,49 @@ def buffer_on_gpu(subject: Subject) -> Iterable[Complaint]:
         )
 
 
+@rule("T418", "warning", "EFA that is turned off")
+def efa_is_used(subject: Subject) -> Iterable[Complaint]:
+    views = list(_views(subject))
+    if any(group.size.efa for _, group in views) or subject.document.kv_transfer.backend == "LIBFABRIC":
+        return  # T403 and T401 say so
+    for view, group in views:
+        if _efa_is_refused(view, group) and group.instance is not None and group.instance.has_efa:
+            what = f"is 0, and {group.instance.name} has EFA: KV cache goes over TCP at about 0.3 GB/s"
+            yield Complaint(_efa_field(view), what, "remove it")
+
+
+@rule("T431", "warning", "KV cache over TCP")
+def network_is_fast(subject: Subject) -> Iterable[Complaint]:
+    views = list(_views(subject))
+    slow = [group.instance is not None and not group.instance.has_efa for _, group in views]
+    if subject.document.kv_transfer.backend != "auto" or not all(slow):
+        return
+    for view, group in views:
+        yield Complaint(
+            view.nodes_path("instance_type"),
+            f"is {group.instance_type}, which has no EFA: KV cache goes over TCP at about 0.3 GB/s",
+            _type_with_efa(group, view),
+        )
+
+
+def _with_pods(subject: Subject) -> Iterable[tuple[PhaseView, WorkerGroup]]:
+    """The phases that have worker pods."""
+    return ((view, view.group) for view in subject.phases if view.group is not None)
+
+
 def _views(subject: Subject) -> Iterable[tuple[PhaseView, WorkerGroup]]:
     """The phases that have worker pods and exchange KV cache."""
-    for view in subject.phases if subject.is_split else ():
-        if view.group is not None:
-            yield view, view.group
+    return _with_pods(subject) if subject.is_split else ()
+
+
+def _efa_field(view: PhaseView) -> str:
+    return f"{view.name}.resources.efa"
+
+
+def _efa_is_refused(view: PhaseView, group: WorkerGroup) -> bool:
+    """The document says 0 where there may be some."""
+    lacks = group.instance is not None and not group.instance.has_efa
+    return view.section.resources.efa == 0 and not lacks
 
 
 def _is_unknown(group: WorkerGroup) -> bool:
@@ -182,9 +232,9 @@ def _is_unknown(group: WorkerGroup) -> bool:
 def _type_with_efa(group: WorkerGroup, view: PhaseView) -> str:
     field = view.nodes_path("instance_type")
     if group.instance is not None and group.instance.has_efa:
-        return f"remove {view.name}.resources.efa: {group.instance.name} has EFA"
+        return f"remove {_efa_field(view)}: {group.instance.name} has EFA"
     if group.instance_type is None:
-        return f"set {view.name}.resources.efa to the EFA interfaces of a node"
+        return f"set {_efa_field(view)} to the EFA interfaces of a node"
     nearest = nearest_with_efa(group.instance_type)
     named = f"{field}: {nearest.name}" if nearest else f"another {field}: see docs/checks.md"
     return f"use {named}"

@@ -1,5 +1,6 @@
 """The commands. Each reads its options, calls what does the work, and prints what came of it."""
 
+import errno
 import json
 import os
 import sys
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from diptych import __version__
-from diptych.cli.console import err, out, print_error
+from diptych.cli.console import cannot_write, drop_output, err, out, print_dim, print_error
 from diptych.errors import DiptychError, NotUpError
 
 app = typer.Typer(
@@ -21,6 +22,8 @@ app = typer.Typer(
 )
 
 DEFAULT_NAME = "diptych"
+DOCUMENT = "diptych.yaml"
+NO_DOCUMENT = "No document: the embedded model, on this machine."
 NameOption = Annotated[str | None, typer.Option("--name", help="Name of the service, if several are up.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; its shape is in docs/json.md.")]
 
@@ -87,7 +90,8 @@ def init(
 @app.command()
 def up(
     file: Annotated[
-        Path | None, typer.Argument(help="The document. Without one: the embedded model, here.")
+        Path | None,
+        typer.Argument(help="The document. Default: diptych.yaml, else the embedded model, here."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model instead: a Hugging Face id, a path, or `embedded`.")
@@ -106,12 +110,14 @@ def up(
     overrides += [f"model.source={json.dumps(model)}"] if model is not None else []
     overrides += [f"access.port={port}"] if port is not None else []
     overrides += [f"name={json.dumps(name)}"] if name is not None else []
-    raise typer.Exit(run_up(file, overrides, foreground=foreground))
+    raise typer.Exit(run_up(_the_document(file), overrides, foreground=foreground))
 
 
 @app.command()
 def check(
-    file: Annotated[Path | None, typer.Argument(help="The document. Without one: the default one.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="The document. Default: diptych.yaml, where there is one.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a field: a.b=c. May be repeated.")
     ] = None,
@@ -126,12 +132,17 @@ def check(
     from diptych.cli.check import run_check
 
     overrides = list(set_ or [])
-    raise typer.Exit(run_check(file, overrides, show=show, json_output=json_output, offline=offline, ray=ray))
+    document = _the_document(file, without=NO_DOCUMENT)
+    raise typer.Exit(
+        run_check(document, overrides, show=show, json_output=json_output, offline=offline, ray=ray)
+    )
 
 
 @app.command()
 def render(
-    file: Annotated[Path | None, typer.Argument(help="The document. Without one: the default one.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="The document. Default: diptych.yaml, where there is one.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for the files; made if it is not there.")
     ] = None,
@@ -148,7 +159,8 @@ def render(
     """Write everything that the document stands for."""
     from diptych.cli.render import run_render
 
-    raise typer.Exit(run_render(file, list(set_ or []), folder=output, what=what, force=force))
+    document = _the_document(file, without=NO_DOCUMENT)
+    raise typer.Exit(run_render(document, list(set_ or []), folder=output, what=what, force=force))
 
 
 @app.command()
@@ -220,6 +232,20 @@ def down(name: NameOption = None) -> None:
     )
 
 
+def _the_document(given: Path | None, without: str = "") -> Path | None:
+    """The document that is meant: the one named, else `diptych.yaml` where it lies here, else none.
+
+    What was taken without having been named is said; `without` is what to say where there is none.
+    """
+    if given is not None:
+        return given
+    here = Path(DOCUMENT)
+    told = f"Reading {DOCUMENT}." if here.is_file() else without
+    if told:
+        print_dim(err(), told)
+    return here if here.is_file() else None
+
+
 def _the_name(given: str | None) -> str:
     """The service that is meant: the one named, else the only one that is up here."""
     if given is not None:
@@ -243,11 +269,23 @@ def main() -> None:
         err().print("Interrupted.")
         code = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         code = 0
+    except OSError as error:
+        code = _unwritten(error)
     except Exception as error:
         code = _unexpected(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _unwritten(error: OSError) -> int:
+    """An output that can't be written to is not our fault; any other error of the system would be."""
+    if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT) or error.filename is not None:
+        return _unexpected(error)
+    drop_output()
+    failure = cannot_write(error)
+    print_error(failure)
+    return failure.exit_code
 
 
 def _unexpected(error: Exception) -> int:

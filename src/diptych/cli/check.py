@@ -116,6 +116,8 @@ def _print_budget(console: "Console", report: Report) -> None:
     print_dim(
         console, f"Computed from the model's config ({found}); computing is an estimate, the rest is counted."
     )
+    if report.refused:
+        print_dim(console, f"Without what vLLM refuses: {', '.join(report.refused)}.")
     for note in dict.fromkeys(note for memory in report.memory for note in memory.budget.notes):
         print_dim(console, note)
 

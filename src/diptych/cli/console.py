@@ -5,6 +5,7 @@ Rich is imported when something is printed through it, not before: `diptych --he
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from functools import cache
@@ -28,17 +29,29 @@ _VISIBLE = {
 @cache
 def out() -> Console:
     """The console of standard output: what was asked for."""
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, emoji=False)
+    return _console(stderr=False)
 
 
 @cache
 def err() -> Console:
     """The console of standard error: progress, remarks, failures."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    """Takes what its stream's encoding lacks as `?`, and lets a command finish that nobody reads any more."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    class Patient(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            if not stderr:
+                drop_output()
+
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return Patient(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
@@ -82,12 +95,17 @@ def write(text: str) -> None:
         stream.write(_encodable(text, stream))
         stream.flush()
     except OSError as error:
-        _drop_output()
+        drop_output()
         if isinstance(error, BrokenPipeError):
             raise
-        raise SetupError(
-            f"Standard output cannot be written: {error.strerror}.", "Is the disk that it goes to full?"
-        ) from error
+        raise cannot_write(error) from error
+
+
+def cannot_write(error: OSError) -> SetupError:
+    """Standard output takes no more."""
+    return SetupError(
+        f"Standard output cannot be written: {error.strerror}.", "Is the disk that it goes to full?"
+    )
 
 
 def _encodable(text: str, stream: IO[str]) -> str:
@@ -95,7 +113,7 @@ def _encodable(text: str, stream: IO[str]) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
     """Point standard output at nothing, or the interpreter complains at exit about what it cannot write."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

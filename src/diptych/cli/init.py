@@ -10,7 +10,7 @@ from typing import get_args
 from diptych.catalog.instances import instance_type, instance_types
 from diptych.cli.console import err, out, print_dim, safe, write
 from diptych.errors import DocumentError, SetupError
-from diptych.spec import Place, is_path, schema_text, validate_options
+from diptych.spec import EMBEDDED, Place, is_path, schema_text, validate_options
 from diptych.spec.convert import Remark, document_from, read, to_text
 from diptych.spec.file import read_stream, read_text
 from diptych.spec.starter import starter
@@ -43,6 +43,8 @@ def run_init(
     if model is not None and is_path(model) and file != STANDARD:
         model = _from_folder(model, file.parent)
     validate_options({"--name": ("name", name), "--model": ("model.source", model)})
+    if model is not None:
+        _check_model(model, place)
     if file != STANDARD:
         _check_target(file, force)
     remarks: Sequence[Remark] = ()
@@ -65,7 +67,7 @@ def run_init(
         write(text)
     else:
         _save(text, file)
-        _say_what_is_next(file)
+        _say_what_is_next(file, place)
     _print_remarks(remarks)
     return 0
 
@@ -106,6 +108,18 @@ def _check_instance_type(name: str | None, place: Place) -> None:
         raise DocumentError(f"--instance-type: {name} has {has}.", "Choose one with a GPU, like g6.8xlarge.")
 
 
+def _check_model(model: str, place: Place) -> None:
+    if model == EMBEDDED and place != "local":
+        raise DocumentError(
+            "--model: the embedded model exists on this machine only.", "Name one of the hub: owner/name."
+        )
+    if model != EMBEDDED and "/" not in model and not is_path(model):
+        raise DocumentError(
+            f"--model: {model} names no owner on the hub.",
+            f"Write owner/{model}, or ./{model} for a folder.",
+        )
+
+
 def _from_folder(model: str, folder: Path) -> str:
     """A relative path as seen from the document's folder."""
     if model.startswith(("/", "~")):
@@ -137,12 +151,9 @@ def _header(source: str) -> list[str]:
     ]
 
 
-def _say_what_is_next(file: Path) -> None:
-    for line in (
-        f"Wrote {file}.",
-        f"  diptych check {file}   what would fail",
-        f"  diptych up {file}      start it",
-    ):
+def _say_what_is_next(file: Path, place: Place) -> None:
+    last = f"up {file}      start it" if place == "local" else f"render {file}  what a cluster gets"
+    for line in (f"Wrote {file}.", f"  diptych check {file}   what would fail", f"  diptych {last}"):
         out().print(safe(line), soft_wrap=True)
 
 

@@ -9,8 +9,10 @@ from diptych.errors import DiptychError, DocumentError
 from diptych.render.archive import serving_archive
 from diptych.render.bundle import render, render_one
 from diptych.render.inputs import Facts
-from diptych.render.write import is_rendered
+from diptych.render.write import rendered_from
 from diptych.spec import Document
+
+_LONGEST_HEADER = 8192
 
 
 def run_render(
@@ -35,7 +37,7 @@ def run_render(
         return 0
     assert folder is not None
     files = render(document, facts)
-    _write_all(files, folder, force=force)
+    _write_all(files, facts.source, folder, force=force)
     _tell(document, facts, folder, files)
     return 0
 
@@ -46,35 +48,49 @@ def facts_of(report: Report, file: Path | None) -> Facts:
     if subject is None:
         return Facts()
     return Facts(
-        source=file.name if file else "the default document",
+        source=" ".join(file.name.split()) if file else "the default document",
         shape=subject.shape,
-        model_revision=subject.facts.model.commit,
-        checkpoint_bytes=subject.facts.model.checkpoint_bytes,
+        checkpoint_bytes=subject.checkpoint_bytes,
         serving_archive=b"" if subject.is_local else serving_archive(),
     )
 
 
-def _write_all(files: dict[str, str], folder: Path, *, force: bool) -> None:
-    """Write the files, and remove those of an earlier rendering that are not among them."""
+def _write_all(files: dict[str, str], source: str, folder: Path, *, force: bool) -> None:
+    """Write the files, and remove those of an earlier rendering of the same document that are not among them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        present = [each for each in sorted(folder.iterdir()) if each.is_file()]
-        ours = [each for each in present if is_rendered(each.read_text(errors="replace"))]
-        strangers = [each.name for each in present if each.name in files and each not in ours]
+        present = {each.name: _origin(each) for each in folder.iterdir() if not each.is_dir()}
+        strangers = [name for name in sorted(files) if name in present and present[name] != source]
         if strangers and not force:
             raise DocumentError(
-                f"{folder} holds files that Diptych did not make: {', '.join(strangers)}.",
+                f"{folder} holds files that were not made from {source}: {', '.join(strangers)}.",
                 "Choose another folder, or write over them with --force.",
             )
-        for stale in (each for each in ours if each.name not in files):
-            stale.unlink()
+        for stale in (name for name, origin in present.items() if origin == source and name not in files):
+            folder.joinpath(stale).unlink()
         for name, text in files.items():
-            folder.joinpath(name).write_text(text, encoding="utf-8")
+            _write(folder / name, text)
     except OSError as error:
         why = error.strerror or str(error)
         raise DiptychError(
             f"{folder} can't be written to: {why}.", "Choose another folder with -o."
         ) from None
+
+
+def _origin(file: Path) -> str | None:
+    """The document that a file was rendered from, if it is one of ours."""
+    if file.is_symlink() or not file.is_file():
+        return None
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        return rendered_from(stream.read(_LONGEST_HEADER))
+
+
+def _write(file: Path, text: str) -> None:
+    """Whole or not at all, and never through a link."""
+    fresh = file.with_name(f".{file.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(file)
 
 
 def _tell(document: Document, facts: Facts, folder: Path, files: dict[str, str]) -> None:

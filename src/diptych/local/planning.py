@@ -155,7 +155,7 @@ def _kv_cache_bytes(
     if shape is None:
         return _UNSIZED_KV_CACHE
     per_token = shape.kv_bytes_per_token(_dtype_bytes(kwargs, model, shape))
-    return default_kv_cache(per_token, default_max_model_len(shape.max_position_embeddings, kwargs))
+    return default_kv_cache(per_token, default_max_model_len(shape.context_length, kwargs))
 
 
 def _dtype_bytes(kwargs: dict[str, Any], model: Model, shape: ModelShape | None) -> int:
@@ -237,7 +237,7 @@ def _engine_defaults(model: Model, shares: dict[str, PhasePlace]) -> dict[str, A
     shape = _shape(model)
     defaults: dict[str, Any] = {}
     if shape is not None:
-        defaults["max_model_len"] = default_max_model_len(shape.max_position_embeddings, {})
+        defaults["max_model_len"] = default_max_model_len(shape.context_length, {})
     gpus = next(iter(shares.values())).gpus
     if gpus:
         defaults["gpu_memory_utilization"] = round(_GPU_MEMORY * min(gpus, 1.0), 2)

@@ -10,6 +10,7 @@ from typing import Any
 
 from diptych.errors import ModelError
 from diptych.models.checkpoint import read_config, weight_bytes
+from diptych.models.context import context_length
 from diptych.models.layers import (
     DTYPE_BYTES,
     FULL,
@@ -54,7 +55,7 @@ class ModelShape:
         head_dim: elements of K for one KV head of such a layer; of the latent vector with latent attention.
         hidden_size: elements of a token's hidden state.
         vocab_size: tokens in the vocabulary.
-        max_position_embeddings: tokens of the longest sequence the model was made for.
+        context_length: tokens of the longest sequence that vLLM takes; `diptych.models.context` says how.
         dtype: of the weights as loaded by default ("bfloat16"); None where the config is silent.
         is_mla: K and V share one latent vector per token.
         has_recurrent_state: some layers keep a state per sequence instead of, or beside, KV cache.
@@ -69,7 +70,7 @@ class ModelShape:
     head_dim: int
     hidden_size: int
     vocab_size: int
-    max_position_embeddings: int
+    context_length: int
     dtype: str | None
     is_mla: bool
     has_recurrent_state: bool
@@ -182,17 +183,6 @@ class ModelShape:
             kernel_block=kernel_block,
         )
 
-    def kv_bytes(self, tokens: int, dtype_bytes: int | None = None) -> int:
-        """Bytes of KV cache for one sequence of `tokens`; sliding layers keep their window. No block padding.
-
-        Raises:
-            ModelError: as `kv_bytes_per_token`.
-        """
-        size = self._element_bytes(dtype_bytes)
-        return sum(
-            group.bytes_per_token(size) * min(tokens, group.window or tokens) for group in self.kv_groups
-        )
-
     def _layer_state_bytes(self, dtype_bytes: int | None, tensor_parallel: int) -> int:
         """Bytes of state in one recurrent layer."""
         if RECURRENT not in self.layer_kinds:
@@ -238,7 +228,7 @@ def _shape(fields: Fields) -> ModelShape:
         head_dim=head_dim,
         hidden_size=fields.required("hidden_size"),
         vocab_size=fields.required("vocab_size"),
-        max_position_embeddings=fields.required("max_position_embeddings"),
+        context_length=context_length(fields),
         dtype=str(dtype).removeprefix("torch.") if dtype else None,
         is_mla=is_latent(fields),
         has_recurrent_state=RECURRENT in kinds,

@@ -7,12 +7,13 @@ from typing import Any
 from diptych.errors import DocumentError
 from diptych.render import eksctl, helm, monitoring, names, policies
 from diptych.render.dockerfile import dockerfile
-from diptych.render.engine import MOST_TOKENS
+from diptych.render.engine import MOST_TOKENS, engine_settings
 from diptych.render.exposure import exposure_objects
 from diptych.render.inputs import Facts
 from diptych.render.layout import group_name
 from diptych.render.rayservice import rayservice_objects
 from diptych.render.serve import PhasePlace, Place, cluster_serve_config, serve_config
+from diptych.render.staging import is_fixed, is_staged, revision
 from diptych.render.write import header, manifest, to_yaml
 from diptych.spec import Document
 
@@ -117,14 +118,26 @@ def _rayservice(document: Document, facts: Facts) -> str:
         needs.append(f"the secret {name} with the Hugging Face token under {key}")
     purpose = (
         "The service, for KubeRay 1.7: kubectl apply --server-side -f rayservice.yaml\n"
-        f"It refers to {' and '.join(needs)}; `diptych up` makes what is not there."
+        f"It refers to {' and '.join(needs)}: make it first, kubectl create secret generic NAME --from-file=KEY=FILE"
+        f"{_unknown_model(document, facts)}"
     )
+    if is_staged(document) and not is_fixed(document, facts):
+        named = revision(document, facts) or "the hub's main branch"
+        purpose += (
+            f"\nA node fetches what {named} is when it joins, which may move: for the same weights on all nodes set\n"
+            "model.revision to a commit's 40 digits, and render again."
+        )
     return manifest(facts.source, purpose, rayservice_objects(document, facts))
 
 
 def _serve(document: Document, facts: Facts) -> str:
     if document.on != "local":
-        purpose = "Ray Serve's configuration, as it stands in rayservice.yaml"
+        purpose = "\n".join(
+            [
+                f"Ray Serve's configuration, as it stands in rayservice.yaml{_unknown_model(document, facts)}",
+                *_chosen(document, facts),
+            ]
+        )
         return header(facts.source, purpose) + to_yaml(cluster_serve_config(document, facts))
     purpose = (
         "Ray Serve's configuration.\n"
@@ -132,6 +145,26 @@ def _serve(document: Document, facts: Facts) -> str:
         "free ports, and a file with an API key where the document names none."
     )
     return header(facts.source, purpose) + to_yaml(serve_config(document, _this_machine(document, facts)))
+
+
+def _unknown_model(document: Document, facts: Facts) -> str:
+    """A line for the header where nothing could be chosen for the model's kind."""
+    if facts.shape is not None:
+        return ""
+    return (
+        f"\nThe config of {document.model.source} was not at hand: what hybrid models and large checkpoints need is "
+        "missing here."
+    )
+
+
+def _chosen(document: Document, facts: Facts) -> list[str]:
+    """What Diptych sets for the engines where the document doesn't, with the reason."""
+    reasons = {
+        name: why
+        for phase in document.phases
+        for name, why in engine_settings(document, phase, facts).reasons.items()
+    }
+    return ["Set where the document says nothing:", *(f"  {name}: {why}" for name, why in reasons.items())]
 
 
 def _this_machine(document: Document, facts: Facts) -> Place:
@@ -143,7 +176,7 @@ def _this_machine(document: Document, facts: Facts) -> Place:
         )
         for phase, section in document.phases.items()
     }
-    defaults = {"max_model_len": min(facts.shape.max_position_embeddings, MOST_TOKENS)} if facts.shape else {}
+    defaults = {"max_model_len": min(facts.shape.context_length, MOST_TOKENS)} if facts.shape else {}
     keys = document.access.api_key_file
     return Place(
         model_path=document.model.source,
@@ -155,8 +188,8 @@ def _this_machine(document: Document, facts: Facts) -> Place:
     )
 
 
-def _policies(document: Document, facts: Facts) -> list[dict[str, Any]]:
-    return [*policies.network_policies(document, facts), *policies.disruption_budgets(document)]
+def _policies(document: Document, _: Facts) -> list[dict[str, Any]]:
+    return [*policies.network_policies(document), *policies.disruption_budgets(document)]
 
 
 def _monitoring(document: Document, _: Facts) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from diptych.catalog.engines import minor
+from diptych.catalog.regions import ZONE_LETTERS
 from diptych.render import names
 from diptych.render.inputs import Facts
 from diptych.render.layout import wants_efa, worker_groups, zone_of
@@ -21,7 +22,6 @@ VPC_CIDR = "192.168.0.0/16"
 POD_IDENTITY_AGENT = "169.254.170.23/32"
 """Where pods get the credentials of an EKS Pod Identity, port 80."""
 
-_ZONE_LETTERS = {"ap-northeast-1": "acd", "ca-central-1": "abd", "us-west-1": "ac"}
 _EFA_IN_CLUSTER_GROUP_SINCE = (1, 33)
 
 
@@ -61,7 +61,7 @@ def cluster_zones(document: Document, facts: Facts) -> tuple[str, ...]:
     zones = tuple(dict.fromkeys(zone(document, facts, group.nodes) for group in worker_groups(document)))
     if len(zones) > 1:
         return zones
-    letters = _ZONE_LETTERS.get(document.eks.region, "ab")
+    letters = ZONE_LETTERS.get(document.eks.region, "ab")
     spare = next(letter for letter in letters if not zones[0].endswith(letter))
     return (*zones, f"{document.eks.region}{spare}")
 

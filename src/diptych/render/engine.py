@@ -11,12 +11,15 @@ from typing import Any
 from diptych.models.config import ModelShape
 from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, wants_efa, worker_groups
-from diptych.render.staging import is_staged, revision
+from diptych.render.staging import is_staged, revision, staged_folder
 from diptych.spec import Document, Phase
 
 CONNECTOR_MODULE = "diptych.serving.connector"
 MOST_TOKENS = 8192
 """The context length unless the document gives one; the model's own where that is shorter."""
+
+NAMES_A_MODEL = ("tokenizer", "hf_config_path")
+"""Arguments of vLLM that name a model by itself; `speculative_config` has another in its `model`."""
 
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
@@ -56,7 +59,7 @@ class _Situation:
 
     @property
     def max_model_len(self) -> int | None:
-        return min(self.shape.max_position_embeddings, MOST_TOKENS) if self.shape else None
+        return min(self.shape.context_length, MOST_TOKENS) if self.shape else None
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def engine_settings(document: Document, phase: Phase, facts: Facts) -> EngineSet
     """What the engines of `phase` get on a cluster ("decode" for the aggregated topology)."""
     group = next(each for each in worker_groups(document) if each.phase == phase)
     situation = _situation(document, group, facts)
-    own = document.engine_kwargs_for(phase)
+    own = _with_staged_files(document.engine_kwargs_for(phase), document, facts)
     defaults, reasons = _pick(_KWARGS, situation)
     environment, environment_reasons = _pick(_ENVIRONMENT, situation)
     pod_environment, pod_reasons = _pick(_POD_ENVIRONMENT, situation)
@@ -199,6 +202,21 @@ def kv_transfer_config(
         "kv_load_failure_policy": section.kv_load_failure_policy,
         "kv_connector_extra_config": extra,
     }
+
+
+def _with_staged_files(kwargs: Mapping[str, Any], document: Document, facts: Facts) -> dict[str, Any]:
+    """`kwargs`, where the model's id means its files in the pods: engines with a staged model don't ask the hub."""
+    if not is_staged(document):
+        return dict(kwargs)
+
+    def meant(value: Any) -> Any:
+        return staged_folder(document, facts) if value == document.model.source else value
+
+    found = {name: meant(value) if name in NAMES_A_MODEL else value for name, value in kwargs.items()}
+    drafts = found.get("speculative_config")
+    if isinstance(drafts, dict) and "model" in drafts:
+        found["speculative_config"] = {**drafts, "model": meant(drafts["model"])}
+    return found
 
 
 def _situation(document: Document, group: WorkerGroup, facts: Facts) -> _Situation:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from diptych.catalog.instances import GIB, InstanceType, instance_type
+from diptych.catalog.nodes import INSTANCE_TYPE_LABELS, ZONE_LABEL
 from diptych.render.inputs import Facts
 from diptych.spec import Document, NodesSection, Phase, PhaseSection
 
@@ -111,15 +112,45 @@ def wants_efa(document: Document) -> bool:
 
 
 def zone_of(document: Document, nodes: NodesSection, facts: Facts) -> str | None:
-    """The availability zone of a phase's `nodes`; None where it isn't given, and on EKS not chosen yet."""
-    if nodes.zone or document.on != "eks":
-        return nodes.zone
-    return document.eks.zone if document.eks.zone != "auto" else facts.zone
+    """The availability zone of a phase's `nodes`; None where it isn't given, and on EKS not chosen yet.
+
+    On EKS `auto` follows the phase that has a zone: EFA does not leave it.
+    """
+    own = own_zone(nodes)
+    if own or document.on != "eks":
+        return own
+    if document.eks.zone != "auto":
+        return document.eks.zone
+    others = (own_zone(document.nodes_for(phase)) for phase in document.phases)
+    return next(filter(None, others), facts.zone)
+
+
+def own_zone(nodes: NodesSection) -> str | None:
+    """The zone that nodes are given themselves: by their field, or by the label that every node has."""
+    return nodes.zone or (nodes.selector or {}).get(ZONE_LABEL)
+
+
+def labelled_type(nodes: NodesSection) -> str | None:
+    """The instance type that the selector names by the label that every node has; None if it is not a known one."""
+    selector = nodes.selector or {}
+    named = (selector.get(label, "") for label in INSTANCE_TYPE_LABELS)
+    return next((name for name in named if instance_type(name)), None)
+
+
+def free_cpu_millis(instance: InstanceType) -> int:
+    """Thousandths of a core that a node has for one of our pods, beside those of daemon sets."""
+    return instance.allocatable_cpu_millis - _DAEMONS_CPU_MILLIS
+
+
+def free_memory(instance: InstanceType) -> int:
+    """Bytes that a node has for one of our pods, beside those of daemon sets."""
+    return instance.allocatable_memory_bytes - _DAEMONS_MEMORY
 
 
 def _group(document: Document, phase: Phase, section: PhaseSection) -> WorkerGroup:
     nodes = document.nodes_for(phase)
-    type_name = nodes.instance_type or (DEFAULT_INSTANCE_TYPE if document.on == "eks" else None)
+    default = DEFAULT_INSTANCE_TYPE if document.on == "eks" else None
+    type_name = nodes.instance_type or labelled_type(nodes) or default
     instance = instance_type(type_name) if type_name else None
     gpus = gpus_per_replica(document, phase)
     size = _pod_size(section, instance, gpus)
@@ -143,8 +174,8 @@ def _pod_size(section: PhaseSection, instance: InstanceType | None, gpus_per_rep
     asked = section.resources
     if instance is not None:
         gpus = asked.gpus or max(1, instance.gpus)
-        cpus = max(1, (instance.allocatable_cpu_millis - _DAEMONS_CPU_MILLIS) // 1000)
-        memory = max(GIB, (instance.allocatable_memory_bytes - _DAEMONS_MEMORY) // GIB * GIB)
+        cpus = max(1, free_cpu_millis(instance) // 1000)
+        memory = max(GIB, free_memory(instance) // GIB * GIB)
         efa = instance.efa_interfaces
     else:
         gpus = asked.gpus or min(gpus_per_replica, _MOST_GPUS_PER_NODE)

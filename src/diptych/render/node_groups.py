@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from diptych.catalog.instances import GIB
+from diptych.catalog.nodes import is_reserved_label
 from diptych.render import names
 from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, zone_of
@@ -87,7 +88,9 @@ def gpu_group(
         security_groups: ids of further security groups for their network interfaces.
     """
     type_name = group.instance_type or ""
-    labels = {names.PHASE_LABEL: group.name, names.SERVICE_LABEL: document.name, "role": GPU_ROLE}
+    asked = {key: value for key, value in (group.nodes.selector or {}).items() if not is_reserved_label(key)}
+    own = {names.PHASE_LABEL: group.name, names.SERVICE_LABEL: document.name}
+    labels = {"role": GPU_ROLE} | asked | own  # what the pods select by, and ours over it, as on the pods
     found = {
         "name": group_name(document, group),
         **_machines(type_name, group.count, zone(document, facts, group.nodes)),

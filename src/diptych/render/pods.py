@@ -21,7 +21,7 @@ _DRAIN_MARGIN_S = 10
 _STOP_MARGIN_S = 30
 _OBJECT_STORE = GIB
 """Answers go past Ray's object store; its default, a third of the memory, would not fit into /dev/shm."""
-_LEAST_OBJECT_STORE = 75 * MIB
+LEAST_OBJECT_STORE = 75 * MIB
 """Ray starts with no less."""
 
 _QUIET = {
@@ -32,6 +32,9 @@ _QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Nothing phones home, and no prompt is logged."""
+
+_KEYS_GROUP = 65532
+"""May read the endpoint's keys: the pod's processes are in it, whatever user the image has. Host paths keep theirs."""
 
 _TOLERATIONS = (
     {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
@@ -47,7 +50,7 @@ def head_start_parameters() -> dict[str, str]:
 
 def worker_start_parameters(group: WorkerGroup) -> dict[str, str]:
     """Options of `ray start` for workers; KubeRay takes CPUs, memory and GPUs from the pod's limits."""
-    half = max(group.size.shared_memory // 2, _LEAST_OBJECT_STORE)
+    half = max(group.size.shared_memory // 2, LEAST_OBJECT_STORE)
     return {"object-store-memory": str(min(_OBJECT_STORE, half))}
 
 
@@ -103,6 +106,7 @@ def worker_pod(document: Document, facts: Facts, group: WorkerGroup) -> dict[str
         "enableServiceLinks": False,
         **pull_secrets(document),
         **_placement(document, facts, group),
+        **({"securityContext": {"fsGroup": _KEYS_GROUP}} if _faces_clients(group) else {}),
         "terminationGracePeriodSeconds": DRAIN_S + _DRAIN_MARGIN_S + _STOP_MARGIN_S,
         **({"initContainers": inits} if inits else {}),
         "containers": [_worker(document, facts, group)],
@@ -123,7 +127,7 @@ def volumes(document: Document, facts: Facts, group: WorkerGroup | None = None) 
     if _faces_clients(group):
         name, key = names.api_keys_secret(document)
         items = [{"key": key, "path": names.API_KEYS_FILE.rpartition("/")[2]}]
-        secret = {"secretName": name, "defaultMode": 0o400, "items": items}
+        secret = {"secretName": name, "defaultMode": 0o440, "items": items}
         found.append({"name": "api-keys", "secret": secret})
     return found
 
@@ -195,10 +199,15 @@ def _placement(document: Document, facts: Facts, group: WorkerGroup) -> dict[str
         selector["node.kubernetes.io/instance-type"] = group.nodes.instance_type
     if zone:
         selector["topology.kubernetes.io/zone"] = zone
-    tolerations = group.nodes.tolerations
     found: dict[str, Any] = {"nodeSelector": selector} if selector else {}
-    found["tolerations"] = list(_TOLERATIONS) if tolerations is None else tolerations
+    found["tolerations"] = _tolerations(group)
     return found | _apart(document, group)
+
+
+def _tolerations(group: WorkerGroup) -> list[dict[str, Any]]:
+    if group.nodes.tolerations is None:
+        return list(_TOLERATIONS)
+    return [each.model_dump(exclude_none=True) for each in group.nodes.tolerations]
 
 
 def _apart(document: Document, group: WorkerGroup) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 from diptych.render import names
 from diptych.render.eksctl import POD_IDENTITY_AGENT
 from diptych.render.helm import KUBERAY
-from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, gpus_per_replica, worker_groups
 from diptych.render.objects import metadata
 from diptych.render.pods import DASHBOARD_PORT, METRICS_PORT, has_autoscaler
@@ -38,7 +37,7 @@ Ports = tuple[int, int]
 """The first and the last of a range of ports."""
 
 
-def network_policies(document: Document, facts: Facts) -> list[dict[str, Any]]:
+def network_policies(document: Document) -> list[dict[str, Any]]:
     """The NetworkPolicies of the service's pods, in the service's namespace.
 
     In: from the service's own pods everything but the ports where replicas meet for a KV transfer, which are open
@@ -48,9 +47,6 @@ def network_policies(document: Document, facts: Facts) -> list[dict[str, Any]]:
 
     Out: to the service's own pods, to name servers, and to HTTPS anywhere, which the model's files need. Port 80 is
     closed, and with it the instance metadata of the node, whatever its hop limit is.
-
-    Args:
-        facts: every file is rendered from both; nothing of it matters here.
     """
     head = {"matchLabels": {names.SERVICE_LABEL: document.name, "ray.io/node-type": "head"}}
     found = [
@@ -73,9 +69,11 @@ def disruption_budgets(document: Document) -> list[dict[str, Any]]:
     Written as `minAvailable`: for `maxUnavailable` Kubernetes asks the pods' owner for its scale, RayCluster has
     none, and then nothing at all can be evicted (kuberay #2662). For the head and for a phase of one worker there is
     nothing between allowing every eviction, which needs no budget, and allowing none, which blocks the node's end.
-    Pods that are not ready never block: workers are not until a Serve proxy answers on them.
+    Pods that are not ready never block: workers are not until a Serve proxy answers on them. Where replicas span pods
+    there is none: Serve has its proxy on the first pod of a replica only, so that the others never become ready.
     """
-    return [_disruption_budget(document, group) for group in worker_groups(document) if group.least_pods > 1]
+    groups = (each for each in worker_groups(document) if each.least_pods > 1 and each.pods_per_replica == 1)
+    return [_disruption_budget(document, group) for group in groups]
 
 
 def side_channel_ports(document: Document, phase: Phase) -> Ports:

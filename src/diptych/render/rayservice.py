@@ -41,7 +41,11 @@ def service_account(document: Document) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": metadata(document, names.service_account(document)),
+        "metadata": metadata(
+            document,
+            names.service_account(document),
+            annotations=document.kubernetes.service_account_annotations,
+        ),
         "automountServiceAccountToken": False,
     }
 

@@ -148,7 +148,7 @@ def _cluster_config(document: Document, facts: Facts, group: WorkerGroup) -> dic
             "model_id": document.model.name,
             "model_source": staging.model_path(document, facts),
         },
-        **_hardware(document, group),
+        **_hardware(group),
         "log_engine_metrics": True,
     }
     if staging.is_local(document):
@@ -164,7 +164,7 @@ def _cluster_config(document: Document, facts: Facts, group: WorkerGroup) -> dic
     }
 
 
-def _hardware(document: Document, group: WorkerGroup) -> dict[str, Any]:
+def _hardware(group: WorkerGroup) -> dict[str, Any]:
     """Where a replica's parts run: with one GPU all in the replica, as on this machine, else a Ray worker per GPU.
 
     Parts of a data-parallel replica are replicas of their own to Ray, which multiplies them.

@@ -3,6 +3,7 @@
 What the init container runs is `diptych.serving.stage`.
 """
 
+import hashlib
 import re
 from typing import Any
 
@@ -22,6 +23,9 @@ NVME_NODE_FOLDER = "/mnt/k8s-disks/0/diptych"
 """On local disks that EKS's AL2023 nodes join (`localStorage.strategy: RAID0`)."""
 
 _VOLUME = "models"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_LONGEST_NAME = 200
+"""A file system takes 255, and a lock beside the folder has its name too."""
 _OTHER = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -38,6 +42,16 @@ def is_local(document: Document) -> bool:
 def revision(document: Document, facts: Facts) -> str | None:
     """The revision to fetch from the hub, a commit where it is known; None for the hub's main branch."""
     return facts.model_revision or document.model.revision
+
+
+def is_fixed(document: Document, facts: Facts) -> bool:
+    """Whether what is fetched can't change between two nodes: a commit, or nothing of the hub."""
+    return not document.model.is_on_hub or is_commit(revision(document, facts))
+
+
+def is_commit(name: str | None) -> bool:
+    """Whether a revision of the hub is a commit, and neither a branch nor a tag."""
+    return name is not None and _COMMIT.fullmatch(name) is not None
 
 
 def model_path(document: Document, facts: Facts) -> str:
@@ -65,7 +79,20 @@ def staged_folder(document: Document, facts: Facts) -> str:
     parts = [document.model.source.rstrip("/").replace("://", "/")]
     if document.model.is_on_hub:
         parts.append(revision(document, facts) or "main")
-    return "/".join([FOLDER, *(_OTHER.sub("-", part.replace("/", "--")) for part in parts)])
+    return "/".join([FOLDER, *map(_folder_name, parts)])
+
+
+def _folder_name(text: str) -> str:
+    """The name of one folder, which no other text has.
+
+    >>> _folder_name("refs/pr/1"), _folder_name("..")
+    ('refs--pr--1', 'x-5ec1f7e7')
+    """
+    name = _OTHER.sub("-", text.replace("/", "--"))
+    if name.replace("--", "/") == text and name.strip(".") and len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name[:_LONGEST_NAME].strip('.-') or 'x'}-{digest}"
 
 
 def node_folder(document: Document, group: WorkerGroup) -> str:

@@ -1,41 +1,40 @@
 """Rendered objects as text: YAML in a fixed order, below a header that says what made it from what."""
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
 
 from diptych import __version__
+from diptych.spec.scalars import TextDumper
 
-_MADE_BY = "# Made by diptych"
+_MADE_BY = re.compile(r"# Made by diptych \S+ from (.*); change that, not this\.")
 
 
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+class _Dumper(TextDumper):
+    LINES = "|"
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)  # lists are indented below their key
 
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
 def header(source: str, purpose: str) -> str:
     """The comment at the top of a rendered file; `purpose` may have several lines."""
     about = "".join(f"# {line}\n" for line in purpose.splitlines())
-    return f"{about}{_MADE_BY} {__version__} from {source}; change that, not this.\n"
+    name = " ".join(source.split())
+    return f"{about}# Made by diptych {__version__} from {name}; change that, not this.\n"
 
 
-def is_rendered(text: str) -> bool:
-    """Whether a file's text was rendered: it begins with such a header."""
+def rendered_from(text: str) -> str | None:
+    """The document that a file was rendered from, told by its beginning; None for a file that was not rendered.
+
+    >>> rendered_from(header("diptych.yaml", "The service"))
+    'diptych.yaml'
+    """
     comment = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
-    return any(line.startswith(_MADE_BY) for line in comment)
+    return next((match[1] for line in comment if (match := _MADE_BY.fullmatch(line))), None)
 
 
 def to_yaml(content: Any) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health"})
 MAX_BODY_BYTES = 32 * 2**20
@@ -24,12 +27,17 @@ def error_body(message: str, kind: str, code: int, param: str | None = None) -> 
 
 
 class ApiKeys:
-    """The keys in a file, one per line; read again whenever the file changes, so that keys rotate without a restart."""
+    """The keys in a file, one per line; read again whenever the file changes, so that keys rotate without a restart.
+
+    While it can't be read there are none, and the log says so once.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._read_at = -1
         self._digests: list[bytes] = []
+        self._is_readable = True
+        self._current()
 
     def admit(self, presented: str) -> bool:
         """Whether the key is one of ours; takes the same time wherever a wrong key differs."""
@@ -44,9 +52,17 @@ class ApiKeys:
                 lines = (line.strip() for line in self._path.read_text().splitlines())
                 self._digests = [hashlib.sha256(line.encode()).digest() for line in lines if line]
                 self._read_at = changed_at
-        except OSError:
+            self._is_readable = True
+        except (OSError, UnicodeDecodeError) as error:
             self._digests, self._read_at = [], -1
+            self._complain(error.strerror if isinstance(error, OSError) else "it is not UTF-8")
         return self._digests
+
+    def _complain(self, why: str | None) -> None:
+        if self._is_readable:
+            told = "The endpoint's keys can't be read from %s (%s): every request gets 401 until they can be."
+            logger.error(told, self._path, why)
+        self._is_readable = False
 
 
 class AccessMiddleware:

@@ -10,7 +10,7 @@ from diptych.spec.document import REFUSED_FIELDS, Document
 from diptych.spec.fields import Section
 from diptych.spec.phases import PhaseSection
 from diptych.spec.problems import FieldPath, dotted, nearest, shown
-from diptych.spec.tree import section_at
+from diptych.spec.tree import item_section_at, section_at
 
 Words = tuple[str, str]
 """What is wrong, and what to do."""
@@ -179,7 +179,7 @@ def _either(options: Sequence[str]) -> str:
 def _section_around(path: FieldPath) -> type[Section]:
     section: type[Section] = Document
     for step in path[:-1]:
-        section = section_at(section, str(step)) or section
+        section = section_at(section, str(step)) or item_section_at(section, str(step)) or section
     return section
 
 

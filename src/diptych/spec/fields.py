@@ -28,6 +28,7 @@ Place = Literal["local", "kubernetes", "eks"]
 Topology = Literal["split", "aggregated"]
 Backend = Literal["auto", "UCX", "LIBFABRIC"]
 Market = Literal["on-demand", "spot", "capacity-block"]
+TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 Expose = Literal["none", "internal-lb", "gateway"]
 
 RESERVED_ENGINE_KWARGS = {
@@ -50,7 +51,7 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.!*'()/-]*)?", re.ASCII)
 _ARGUMENT = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_SECRET = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/[\w.-]+)?", re.ASCII)
+_SECRET = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/(?!\.$|\.\.)[\w.-]+)?", re.ASCII)
 
 
 class Section(BaseModel):
@@ -168,7 +169,7 @@ class Word:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {**handler(schema), "pattern": f"^({self.pattern})$"}
+        return {**handler(schema), "pattern": f"^({self.pattern})$", "maxLength": self.longest}
 
 
 def without_default(schema: dict[str, Any]) -> None:
@@ -192,6 +193,15 @@ Memory = Annotated[int, BeforeValidator(_memory, json_schema_input_type=_Written
 File = Annotated[Path, Field(strict=False), AfterValidator(_file)]
 Variable = Annotated[str, AfterValidator(_variable), _in_schema(_VARIABLE)]
 Secret = Annotated[str, AfterValidator(_secret), _in_schema(_SECRET, 253)]
+Revision = Annotated[
+    str,
+    Word(
+        r"(?!.*\.\.)[A-Za-z0-9_][\w./-]*",
+        "commit, branch or tag",
+        "use letters, digits and . _ / -, at most 200, no . or - first and no ..",
+        longest=200,
+    ),
+]
 _REGION = r"[a-z]{2}(-[a-z]+)+-\d"
 Region = Annotated[str, Word(_REGION, "AWS region", "write it like us-east-2")]
 Zone = Annotated[str, Word(rf"{_REGION}[a-z]", "availability zone", "write it like us-east-2a")]
@@ -262,6 +272,11 @@ LabelValue = Annotated[
     Word(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", "value of a label", "use letters, digits and . _ -"),
 ]
 Labels = dict[LabelKey, LabelValue]
+AnnotationValue = Annotated[
+    str,
+    Word(r"[^\x00-\x1f]*", "value of an annotation", "use one line of at most 2048 characters", longest=2048),
+]
+Annotations = dict[LabelKey, AnnotationValue]
 TagKey = Annotated[
     str,
     Word(

@@ -19,6 +19,9 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             return read_stream(file, str(path))
     except FileNotFoundError:
+        if str(path) == "-":
+            do = "write what you would pipe into a file, and name that"
+            raise _unreadable("-", "a document is read from a file, not from standard input", do) from None
         raise _unreadable(str(path), "there is no such file", "check the name") from None
     except IsADirectoryError:
         raise _unreadable(str(path), "it is a folder", "give a file in it") from None

@@ -28,11 +28,11 @@ DEFAULT = "default"
 _NOWHERE = Origin(DEFAULT, DEFAULT)
 _MOST_ROUNDS = 4
 
-_NO_DOCUMENTS = (
-    (re.compile("^apiVersion:", re.MULTILINE), "a Kubernetes manifest"),
-    (re.compile("^applications:", re.MULTILINE), "a configuration of Ray Serve"),
-)
-"""Files that are taken for documents, by the lines that give them away."""
+_NO_DOCUMENTS = {
+    "apiVersion": "a Kubernetes manifest",
+    "applications": "a configuration of Ray Serve",
+}
+"""Files that are taken for documents, by the fields that give them away."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,18 @@ def _read(path: Path) -> tuple[Tree, list[Problem]]:
         line = next(parsed.lines[field[:n]] for n in range(len(field), -1, -1) if field[:n] in parsed.lines)
         return Origin(f"document line {line}", f"{path}:{line}", line)
 
-    kind = next((kind for sign, kind in _NO_DOCUMENTS if sign.search(text)), None)
+    keys = (
+        parsed.value if isinstance(parsed.value, dict) else {}
+    )  # as JSON or in braces no line begins with them
+    kind = next(
+        (kind for name, kind in _NO_DOCUMENTS.items() if name in keys or _begins_line(name, text)), None
+    )
     if kind is not None:
         do = f"make a document out of it: diptych init NEW.yaml --from {path.name}"
         raise InvalidDocumentError([problem(1, (), f"it is {kind}, and no document of Diptych", do, "S101")])
     problems = [problem(f.line, f.path, f.what, f.do, f.code, f.excerpt) for f in parsed.faults]
+    if problems and parsed.value is None:  # nothing of it was read: what is left would be another document
+        raise InvalidDocumentError(problems)
     values = {} if parsed.value is None else parsed.value
     if not isinstance(values, dict):
         what = f"the document is {shown(values)}, and must be a mapping"
@@ -154,6 +161,10 @@ def _read(path: Path) -> tuple[Tree, list[Problem]]:
         line = parsed.lines["version",]
         raise InvalidDocumentError([problem(line, ("version",), error.what, error.do, "S110")]) from None
     return tree, problems
+
+
+def _begins_line(name: str, text: str) -> bool:
+    return re.search(f"^{name}:", text, re.MULTILINE) is not None
 
 
 def _apply(override: Override, tree: Tree) -> list[Problem]:

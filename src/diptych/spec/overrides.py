@@ -1,7 +1,7 @@
 """Values given beside the document: `--set a.b=c`, and variables `DIPTYCH_A__B=c`.
 
-The value is YAML. A variable's name is the field's path in capitals with `__` for each dot, so it reaches
-fields in small letters only. A variable without a value counts as not set. Names with a dot or a slash in them
+The value is YAML. A variable's name is the field's path, in capitals or small letters, with `__` for each dot; it
+reaches fields in small letters only. A variable without a value counts as not set. Names with a dot or a slash in them
 (labels, tags) have no path of their own: `--set 'nodes.selector={example.com/pool: gpu}'` sets the whole mapping.
 """
 

@@ -1,19 +1,23 @@
 """One phase of the document: how many replicas, on which nodes, with which share of them."""
 
-from typing import Any
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from diptych.spec.fields import (
     EngineKwargs,
     InstanceTypeName,
+    LabelKey,
     Labels,
+    LabelValue,
     Market,
     Memory,
     Reservation,
     Section,
+    TaintEffect,
     Zone,
 )
+from diptych.spec.problems import refusal, shown
 
 MAX_REPLICAS = 512
 
@@ -46,6 +50,46 @@ class AutoscalingSection(Section):
     )
 
 
+class TolerationSection(Section):
+    """A taint to tolerate, in Kubernetes' own names."""
+
+    key: LabelKey | None = Field(default=None, description="Key of the taint. Default: any, with `Exists`.")
+    operator: Literal["Exists", "Equal"] = Field(
+        default="Equal",
+        validate_default=True,
+        description="`Exists`: whatever the taint's value. `Equal` (default): that of `value`.",
+    )
+    value: LabelValue | None = Field(default=None, description="Value of the taint.")
+    effect: TaintEffect | None = Field(default=None, description="Effect of the taint. Default: any.")
+    tolerationSeconds: int | None = Field(  # noqa: N815
+        default=None, ge=0, description="Seconds until a pod is evicted, for the effect `NoExecute`."
+    )
+
+    @field_validator("operator")
+    @classmethod
+    def _operator_for_the_key(cls, operator: str, info: ValidationInfo) -> str:
+        if operator == "Equal" and "key" in info.data and info.data["key"] is None:
+            raise refusal("is Equal, and there is no key to compare", "set key, or write operator: Exists")
+        return operator
+
+    @field_validator("value")
+    @classmethod
+    def _value_to_compare(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value and info.data.get("operator") == "Exists":
+            what = f"is {shown(value)}, and operator is Exists, which takes any"
+            raise refusal(what, "remove it, or write operator: Equal")
+        return value
+
+    @field_validator("tolerationSeconds")
+    @classmethod
+    def _seconds_until_eviction(cls, seconds: int | None, info: ValidationInfo) -> int | None:
+        if seconds is not None and "effect" in info.data and info.data["effect"] != "NoExecute":
+            raise refusal(
+                f"is {seconds}, and counts for NoExecute only", "write effect: NoExecute, or remove it"
+            )
+        return seconds
+
+
 class NodesSection(Section):
     """The nodes of a phase: a node group on EKS, a selection of nodes that exist on Kubernetes.
 
@@ -70,7 +114,7 @@ class NodesSection(Section):
         description="Root volume of each node. Default: image and checkpoint with room to spare.",
     )
     selector: Labels | None = Field(default=None, description="Labels of the nodes to use, on Kubernetes.")
-    tolerations: list[dict[str, Any]] | None = Field(
+    tolerations: list[TolerationSection] | None = Field(
         default=None, description="Taints to tolerate, as Kubernetes writes them."
     )
 

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from diptych.spec.fields import (
+    Annotations,
     Cidr,
     InstanceTypeName,
     KubernetesVersion,
@@ -41,6 +42,10 @@ class KubernetesSection(Section):
     head_cpus: int = Field(default=2, ge=1, description="CPU cores of Ray's head pod.")
     head_selector: Labels = Field(
         default_factory=dict, description="Labels of the nodes for the head pod and the operator."
+    )
+    service_account_annotations: Annotations = Field(
+        default_factory=dict,
+        description="Annotations of the workers' ServiceAccount, by which a cluster gives pods a role for a bucket.",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
 from diptych.errors import DocumentError
+from diptych.spec.secrets import masked
 
 FieldPath = tuple[str | int, ...]
 """The way to a field, from the top of the document: ("prefill", "engine_kwargs", "max_model_len")."""
@@ -51,7 +52,7 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.where}: {self.field}" if self.field else self.where
-        return f"{place}: {self.what} ({self.do})" + (f"\n{self.excerpt}" if self.excerpt else "")
+        return masked(f"{place}: {self.what} ({self.do})" + (f"\n{self.excerpt}" if self.excerpt else ""))
 
 
 class InvalidDocumentError(DocumentError):
@@ -87,12 +88,12 @@ def shown(value: object, limit: int = 60) -> str:
             return "a mapping"
         case list() | tuple():
             return "a list"
-    text = repr(value)
+    text = masked(repr(value))
     return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
     """The one of `known` that `word` most likely stands for, whatever its case and dashes; None for none."""
-    plain = {name.lower(): name for name in known}
+    plain = {name.lower().replace("-", "_"): name for name in known}
     found = difflib.get_close_matches(word.lower().replace("-", "_"), list(plain), n=1, cutoff=0.7)
     return plain[found[0]] if found else None

@@ -53,7 +53,7 @@ def written(value: Any) -> str:
     ("'on'", 'g6.8xlarge', 'true', "'1.35'", '{a: [1, x]}')
     """
     text = yaml.dump(
-        value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
+        value, Dumper=TextDumper, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
     )
     return text.removesuffix("\n").removesuffix("\n...")
 
@@ -67,20 +67,26 @@ def text_of(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
-class _Dumper(yaml.SafeDumper):
-    """Quotes what means more than its text in YAML 1.1, by itself, or in YAML 1.2."""
+class TextDumper(yaml.SafeDumper):
+    """Quotes what means more than its text in YAML 1.1, by itself, or in YAML 1.2; no anchors."""
+
+    LINES = '"'
+    """How text of several lines is written."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: TextDumper, text: str) -> yaml.ScalarNode:
     meant = any(pattern.match(text) for pattern in PLAIN.values())
-    style = '"' if "\n" in text else "'" if meant else None
+    style = (
+        '"' if _LINE_ENDS_OF_1_1.search(text) else dumper.LINES if "\n" in text else "'" if meant else None
+    )
     return dumper.represent_scalar(f"{TAG}str", text, style=style)
 
 
-_Dumper.add_representer(str, _represent_text)
+_LINE_ENDS_OF_1_1 = re.compile("[\\x85\\u2028\\u2029]")
+TextDumper.add_representer(str, _represent_text)
 
 
 def _whole_number(text: str) -> int:

@@ -21,6 +21,7 @@ from diptych.spec.fields import (
     ObjectName,
     Package,
     Port,
+    Revision,
     Secret,
     Section,
     Variable,
@@ -47,7 +48,7 @@ class ModelSection(Section):
         description="The name that clients use. Default: the last part of the source, in small letters.",
         json_schema_extra=without_default,
     )
-    revision: str | None = Field(
+    revision: Revision | None = Field(
         default=None,
         description="Commit, branch or tag on the Hugging Face hub. Default: the hub's main branch.",
     )

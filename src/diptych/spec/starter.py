@@ -38,9 +38,12 @@ def starter(
         "instance_type": _column(f"  instance_type: {type_name}"),
         "has": _has(known) if known else "a type that this version of Diptych does not know",
         "costs": _costs(known) if known else "",
+        "priced": "; prices differ from those of us-east-1" if known and known.usd_per_hour else "",
     }
+    called = " ".join(file.split())
     return _TEMPLATES[on].format(
-        file=" ".join(file.split()),
+        file=called,
+        then=f"up {called}` starts it" if on == "local" else "render` writes it all down",
         name=written(name),
         model=_column(f"model: {written(model or DEFAULT_MODELS[on])}"),
         nodes=_NODES_BY_TYPE.format(**node) if instance else _NODES,
@@ -79,7 +82,7 @@ _NODES_BY_TYPE = """\
   # selector: {{role: gpu-worker}}   # further labels of the nodes to use"""
 
 _HEAD = """\
-# What to serve, and where. `diptych check {file}` finds what would fail, `diptych up {file}` starts it.
+# What to serve, and where. `diptych check {file}` finds what would fail, `diptych {then}.
 # Every field has a default; docs/document.md describes them all.
 version: 1
 name: {name}
@@ -125,7 +128,7 @@ kubernetes:
 _EKS = (
     _HEAD
     + """\
-on: eks                        # a cluster of its own, made and removed by Diptych
+on: eks                        # a cluster of its own, which `diptych render` writes down for eksctl
 {model}  # a Hugging Face id (owner/name), or s3://bucket/folder
 engine_kwargs:                 # any argument of vLLM under its own name, for both phases
   # max_model_len: 4096        # default: the model's, 8192 at most
@@ -139,7 +142,7 @@ decode:                        # writes answers
 kubernetes:
   namespace: diptych           # default: diptych
 eks:
-  region: us-east-2            # default: us-east-2
+  region: us-east-2            # default: us-east-2{priced}
   zone: auto                   # default: auto, one zone that has the instance type
   system_nodes: {{instance_type: m7i.xlarge, count: 1}}   # for Ray's head; this is the default
 """

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from diptych.spec.document import SHORTHANDS, Document
 from diptych.spec.fields import Section, is_path
@@ -132,6 +132,14 @@ def section_at(section: type[Section], name: str) -> type[Section] | None:
     known = section.model_fields.get(name)
     kinds = () if known is None else (known.annotation, *get_args(known.annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+
+
+def item_section_at(section: type[Section], name: str) -> type[Section] | None:
+    """The section that each value of the list in field `name` holds; None if that is no list of sections."""
+    known = section.model_fields.get(name)
+    kinds = () if known is None else (known.annotation, *get_args(known.annotation))
+    items = (item for kind in kinds if get_origin(kind) is list for item in get_args(kind))
+    return next((item for item in items if isinstance(item, type) and issubclass(item, Section)), None)
 
 
 def _children(value: Any) -> Iterable[tuple[str | int, Any]]:

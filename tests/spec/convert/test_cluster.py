@@ -262,3 +262,33 @@ def test_on_eks_what_the_manifest_does_not_name_is_asked_for() -> None:
     assert "set eks.region" in said(remarks, "region")[0]
     values, _ = convert(PAIR, on="eks", instance_type="g6.8xlarge")
     assert values["nodes"] == {"instance_type": "g6.8xlarge"}
+
+
+@pytest.mark.parametrize(
+    ("path", "mount", "why", "do"),
+    [
+        ("/mnt/models", "/models", "stages the model", "set staging.path to /mnt/models"),
+        ("/dev/infiniband", "/dev/infiniband", "the device plugins", "leave it out"),
+        ("/dev/shm", "/dev/shm", "shared memory of their own", "resources.shared_memory"),
+        ("/dev/shm", "/cache", "shared memory of their own", "resources.shared_memory"),
+        ("/var/lib/kubelet", "/kubelet", "the node's system", "put what it holds into the image"),
+    ],
+)
+def test_a_folder_of_the_node_is_proposed_for_models_only_where_it_can_hold_some(
+    path: str, mount: str, why: str, do: str
+) -> None:
+    template = pod(resources=GPU, volumeMounts=[{"name": "node", "mountPath": mount}])
+    template["spec"]["volumes"] = [{"name": "node", "hostPath": {"path": path}}]
+    _, remarks = convert(service(whole(engine()), group("gpu", template)))
+    [line] = said(remarks, "worker group gpu: volume node")
+    assert why in line
+    assert do in line
+    assert ("staging.path" in line) is (path == "/mnt/models")
+
+
+def test_the_nodes_network_is_not_to_be_added_again() -> None:
+    template = pod(resources=GPU)
+    template["spec"]["hostNetwork"] = True
+    _, remarks = convert(service(whole(engine()), group("gpu", template)))
+    [line] = said(remarks, "worker group gpu: hostNetwork")
+    assert line.endswith("leave it out")

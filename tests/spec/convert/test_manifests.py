@@ -63,6 +63,14 @@ def test_a_file_without_anything_to_convert_says_what_it_is(text: str, message: 
     assert refused(text).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[1,2\n", "{a: 1\n", "{\n", "a: [1,\n", '{"applications": [\n', "%FOO\n", "a: '\n", "---\n--- {\n"],
+)
+def test_a_fault_at_the_end_of_a_file_is_told_like_any_other(text: str) -> None:
+    assert refused(text).message.startswith("x.yaml:")
+
+
 def test_placeholders_that_nobody_filled_in_are_listed_with_their_lines() -> None:
     text = MANIFEST.read_text().replace("namespace: inference", "namespace: ${NAMESPACE}")
     text = text.replace("model_source: Qwen/Qwen3.5-9B", "model_source: ${MODEL}")

@@ -7,6 +7,7 @@ parts        a mapping of which everything is taken or left, with a remark
 application  Ray Serve's side: engines with their model, arguments, replicas
 pods, cluster, environment, quantities    KubeRay's side: head, worker groups, resources, variables
 instances    node groups of EKS in place of labels
+secrets      what no document may hold
 serving, values, assembly    all of it put together, and checked
 writer       the document as YAML
 """

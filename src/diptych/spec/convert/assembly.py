@@ -8,9 +8,11 @@ from pydantic import ValidationError
 
 from diptych.spec.convert.application import Engines, engines_of
 from diptych.spec.convert.cluster import Cluster, cluster_of
+from diptych.spec.convert.environment import leave_variables
 from diptych.spec.convert.instances import eks_nodes, labelled_type
 from diptych.spec.convert.manifests import Application, choose
 from diptych.spec.convert.parts import ConversionError, Part, Reason, Remark
+from diptych.spec.convert.secrets import without_secrets
 from diptych.spec.convert.serving import serving
 from diptych.spec.convert.values import drop, hoisted, pruned
 from diptych.spec.document import VERSION, Document
@@ -21,10 +23,6 @@ from diptych.spec.problems import dotted
 _DEFAULT_NAME = "diptych"
 _RENDERED = "Diptych renders it itself"
 _BY_DIPTYCH: Reason = ("Diptych sets it itself", "")
-_NO_CODE: Reason = (
-    "the code and files of an application are not used",
-    "put what the engines need into the image",
-)
 
 
 def document_from(
@@ -68,7 +66,7 @@ def document_from(
         values |= _image(values, application, cluster, remarks)
         place = _eks if on == "eks" else _kubernetes
         place(values, engines, cluster, instance_type, remarks)
-    return _valid(values, remarks), remarks
+    return _valid(without_secrets(values, remarks), remarks), remarks
 
 
 def _engines(application: Application, app: str | None, remarks: list[Remark]) -> Engines:
@@ -81,7 +79,7 @@ def _engines(application: Application, app: str | None, remarks: list[Remark]) -
     part.leave(
         "deployments", ("settings of single deployments are not read", "set them in prefill and decode")
     )
-    part.leave("runtime_env", _NO_CODE)
+    leave_variables(part.part("runtime_env"))
     engines = engines_of(part.part("args", ""), app)
     part.close()
     return engines

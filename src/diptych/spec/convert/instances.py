@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from diptych.catalog.instances import InstanceType, instance_type, instance_types
+from diptych.catalog.nodes import INSTANCE_TYPE_LABELS, ZONE_LABEL
 from diptych.spec.convert.application import Engine, Engines
 from diptych.spec.convert.parts import Remark
 from diptych.spec.convert.pods import Pod
 from diptych.spec.fields import Phase
 
-_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-_ZONE_LABEL = "topology.kubernetes.io/zone"
 _REGION_LABEL = "topology.kubernetes.io/region"
 _SPOT = {"eks.amazonaws.com/capacityType": "SPOT", "karpenter.sh/capacity-type": "spot"}
-_READ_LABELS = frozenset({*_TYPE_LABELS, _ZONE_LABEL, _REGION_LABEL, *_SPOT})
+_READ_LABELS = frozenset({*INSTANCE_TYPE_LABELS, ZONE_LABEL, _REGION_LABEL, *_SPOT})
 _NO_POD = Pod({}, {}, {}, [], privileged=False, token_secret=None)
 
 
@@ -31,7 +30,7 @@ def eks_nodes(
         spot = any(pod.selector.get(label) == value for label, value in _SPOT.items())
         nodes[phase] = {"instance_type": type_name, "market": "spot" if spot else None}
         resources[phase] = _less_than_all(pod, instance_type(type_name or ""))
-        zones |= {str(pod.selector[_ZONE_LABEL])} if _ZONE_LABEL in pod.selector else set()
+        zones |= {str(pod.selector[ZONE_LABEL])} if ZONE_LABEL in pod.selector else set()
         regions |= {str(pod.selector[_REGION_LABEL])} if _REGION_LABEL in pod.selector else set()
         _remark_on_pod(phase, pod, remarks)
     zone = zones.pop() if len(zones) == 1 else None
@@ -43,7 +42,7 @@ def eks_nodes(
 
 def labelled_type(pod: Pod) -> tuple[str, str | None]:
     """The label of a pod's nodes that names their instance type, and the type; None if no known one is named."""
-    for label in _TYPE_LABELS:
+    for label in INSTANCE_TYPE_LABELS:
         name = pod.selector.get(label)
         if isinstance(name, str) and instance_type(name):
             return label, name

@@ -65,7 +65,7 @@ def read(text: str, name: str) -> list[Any]:
     if faults:
         _refuse_placeholders(_PLACEHOLDER.findall(_without_comments(text)), text, name)
         first = min(faults, key=lambda fault: fault.line)
-        line = text.splitlines()[first.line - 1] if first.line <= text.count("\n") + 1 and text else ""
+        line = "".join(text.splitlines()[first.line - 1 : first.line])  # a fault may stand past the last line
         do = "Render the Helm chart first: helm template." if _HELM in line else ""
         problem = Problem(f"{name}:{first.line}", "", first.what, first.do, excerpt=first.excerpt)
         raise ConversionError(str(problem), do)

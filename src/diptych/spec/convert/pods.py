@@ -6,6 +6,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
+from diptych.catalog.nodes import is_system_folder
 from diptych.spec.convert.environment import token_secret
 from diptych.spec.convert.parts import Part, Reason
 from diptych.spec.convert.quantities import quantity
@@ -22,6 +23,9 @@ _POD_LEFT: Mapping[str, Reason] = {
     "affinity": ("Diptych spreads the workers over nodes itself", ""),
     "topologySpreadConstraints": ("Diptych spreads the workers over nodes itself", ""),
     "initContainers": ("Diptych renders its own, which stages the model", "look over what yours did"),
+    "hostNetwork": ("each pod has an address of its own, and EFA works without it", "leave it out"),
+    "hostIPC": ("each pod has shared memory of its own", "leave it out"),
+    "hostPID": ("nothing in Diptych's pods needs it", "leave it out"),
     "dnsPolicy": ("Kubernetes' default is taken", ""),
     "schedulerName": ("Kubernetes' default is taken", ""),
 }
@@ -162,9 +166,8 @@ def _volumes(pod: Part, container: Part) -> dict[str, Any]:
             if amount is not None:
                 found["shared_memory"] = whole(amount, "shared_memory")
         elif kind == "hostPath":
-            path = volume.part("hostPath").take("path")
-            why = f"it mounts {path} of the node at {mount}, and Diptych stages the model on each node itself"
-            volume.remark("", (why, f"set staging.path to {path} if the model is to be kept there"))
+            path = str(volume.part("hostPath").take("path"))
+            volume.remark("", _of_the_node(path, mount))
         else:
             volume.remark(
                 "",
@@ -174,6 +177,21 @@ def _volumes(pod: Part, container: Part) -> dict[str, Any]:
                 ),
             )
     return found
+
+
+def _of_the_node(path: str, mount: str | None) -> Reason:
+    """Why a folder of the node is not mounted, and what gives the pods the same where it is no place for models."""
+    what = f"it mounts {path} of the node at {mount}"
+    if SHARED_MEMORY in (path.rstrip("/"), mount):
+        why = f"{what}, and Diptych's pods have shared memory of their own"
+        return why, "set resources.shared_memory in prefill and decode if 8 GiB don't do"
+    if path == "/dev" or path.startswith("/dev/"):
+        why = f"{what}, and the device plugins hand GPUs and EFA to the pods"
+        return why, "leave it out: it can keep EFA from working"
+    if is_system_folder(path):
+        return f"{what}, which belongs to the node's system", "put what it holds into the image"
+    why = f"{what}, and Diptych stages the model on each node itself"
+    return why, f"set staging.path to {path} if the model is to be kept there"
 
 
 def _token_of_others(pod: Part) -> str | None:
