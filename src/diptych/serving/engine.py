@@ -15,6 +15,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ class InEngineExecutor(UniProcExecutor):
 
     def _distributed_args(self) -> tuple[str, int, int]:
         _, rank, local_rank = super()._distributed_args()
-        return f"file://{tempfile.gettempdir()}/diptych_group_{uuid.uuid4().hex}", rank, local_rank
+        self._meeting_place = Path(tempfile.gettempdir()) / f"diptych_group_{uuid.uuid4().hex}"
+        return f"file://{self._meeting_place}", rank, local_rank
 
     def _init_executor(self) -> None:
         die_with_parent()
@@ -45,6 +47,7 @@ class InEngineExecutor(UniProcExecutor):
             os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
         with one_group_for_all():
             super()._init_executor()
+        self._meeting_place.unlink(missing_ok=True)
         return_freed_memory()
 
 
