@@ -114,15 +114,14 @@ class PrefillServer(Phase, PDPrefillServer):
             `kv_transfer_params` (where the KV cache lies; None without one), `cached_tokens` (found in this
             engine's prefix cache), `queue_ms` (waiting for the engine; None where it does not tell), `replica`.
         """
-        output: Any = None
-        async for output in self.engine.client.generate(
+        outputs = self.engine.client.generate(
             asked["prompt"],
             prefill_params(),
             f"prefill-{TAG}{asked['id']}",
             lora_request=asked["lora_request"],
             priority=asked["priority"],
-        ):
-            pass
+        )
+        output = [each async for each in outputs][-1]
         return {
             "kv_transfer_params": output.kv_transfer_params,
             "cached_tokens": output.num_cached_tokens,
