@@ -41,7 +41,11 @@ def test_data_parallel_ranks_are_replicas_that_start_and_end_together() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("BUILT "))
     built = json.loads(line.removeprefix("BUILT "))
-    assert built["1"] == [["PrefillServer", 2, None], ["DecodeServer", 2, None], ["AggregatedServer", 2, None]]
+    assert built["1"] == [
+        ["PrefillServer", 2, None],
+        ["DecodeServer", 2, None],
+        ["AggregatedServer", 2, None],
+    ]
     assert built["2"] == [
         ["DataParallelPrefillServer", 4, 2],
         ["DataParallelDecodeServer", 4, 2],

@@ -87,7 +87,9 @@ class LedgerMetrics(NixlPromMetrics):
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         if self._counter_cls is Counter:
-            for request_id, size, seconds, post_seconds, descriptors in transfer_stats_data.get(_PER_REQUEST, ()):
+            for request_id, size, seconds, post_seconds, descriptors in transfer_stats_data.get(
+                _PER_REQUEST, ()
+            ):
                 ledger.add(request_id, int(size), float(seconds), float(post_seconds), int(descriptors))
         super().observe(transfer_stats_data, engine_idx)
 

@@ -6,6 +6,7 @@ answer can reach it, whatever a client sent.
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +15,9 @@ from vllm import SamplingParams
 # Settings of the KV transfer; those that a client may have smuggled in never reach an engine.
 _INTERNAL_ARGUMENTS = frozenset({"kv_transfer_params", "ec_transfer_params"})
 # What of the prompt, beside its tokens, shapes the KV cache.
-_PROMPT_FIELDS = ("prompt_token_ids", "type", "cache_salt", "arrival_time")
-# What vLLM's beam search puts into the ids of its requests.
-_BEAM = "-beam-"
+_PROMPT_FIELDS = ("prompt_token_ids", "type", "cache_salt")
+# How vLLM's beam search ends the ids of its requests; a client's own id may end in "-beam-1" as well.
+_BEAM_STEP = re.compile(r"-[0-9a-f]{16}-beam-\d+$")
 _FOR_REMOTE_DECODE = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -27,14 +28,21 @@ _FOR_REMOTE_DECODE = {
 }
 
 
-def why_whole(prompt: Any, params: Any, request_id: str) -> str | None:
+def is_beam_step(request_id: str) -> bool:
+    """Whether vLLM's beam search asks: for one token, again and again, with a prompt that grows by it."""
+    return _BEAM_STEP.search(request_id) is not None
+
+
+def why_whole(prompt: Any, params: Any, request_id: str, lora_request: Any) -> str | None:
     """Why a request cannot be split and runs whole on decode; None when it can.
 
-    One KV transfer feeds one sequence, and KV cache tells nothing of the prompt's own probabilities. A beam is a
-    request of one token, asked again and again with a prompt that grows by it.
+    One KV transfer feeds one sequence, and KV cache tells nothing of the prompt's own probabilities. Every front end
+    numbers its LoRA adapters by itself, and engines tell them apart by that number: prefill could take another one.
     """
-    if _BEAM in request_id:
+    if is_beam_step(request_id):
         return "beam search"
+    if lora_request is not None:
+        return "LoRA adapter"
     if prompt_tokens(prompt) is None:
         return "its prompt is more than tokens"
     if params.n > 1:

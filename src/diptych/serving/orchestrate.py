@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any
 
-from diptych.serving.legs import decode_params, prefill_prompt, prompt_tokens, why_whole
+from diptych.serving.legs import decode_params, is_beam_step, prefill_prompt, prompt_tokens, why_whole
 from diptych.serving.record import Leg, current
 from diptych.serving.transfers import TAG, ledger
 
@@ -21,36 +21,44 @@ logger = logging.getLogger(__name__)
 
 PREFILL_DEADLINE_S = 300.0
 
-Generate = Callable[..., AsyncGenerator[Any, None]]
-
 
 class Whole:
     """Runs every prompt whole on this replica's engine, and keeps the record.
 
     Args:
-        generate: `AsyncLLM.generate`, bound to the engine client.
+        client: vLLM's front end (`AsyncLLM`), whose `generate` this one's takes the place of.
     """
 
-    def __init__(self, generate: Generate) -> None:
-        self._generate = generate
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._generate = client.generate
 
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
     ) -> AsyncGenerator[Any, None]:
         """As `AsyncLLM.generate`."""
-        leg = Leg()
         record = current.get()
-        if record is None:  # nobody's request: a warm-up
-            params = decode_params(sampling_params, None)
-            async for output in self._generate(prompt, params, request_id, **more):
-                yield output
+        # Nobody's request, a warm-up, leaves no record; and the steps of a beam search leave one leg.
+        if record is None or (record.legs and is_beam_step(request_id)):
+            outputs = self._generate(prompt, decode_params(sampling_params, None), request_id, **more)
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    yield output
             return
+        leg = Leg()
         record.legs.append(leg)
         place = await self._placed(prompt, sampling_params, request_id, leg, more)
         params = decode_params(sampling_params, place)
-        async for output in self._generate(prompt, params, f"{request_id}-{TAG}{leg.id}", **more):
-            _note(leg, output)
-            yield output
+        outputs = self._generate(prompt, params, f"{TAG}{leg.id}-{request_id}", **more)
+        try:
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    _note(leg, output)
+                    yield output
+        except Exception:
+            if place and not leg.begun:
+                self._refused(leg, place)
+            raise
 
     async def _placed(
         self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
@@ -58,12 +66,21 @@ class Whole:
         """Where the prompt's KV cache lies; None when it is computed here."""
         return None
 
+    def _refused(self, leg: Leg, place: dict[str, Any]) -> None:
+        """Called when the engine would not take a prompt whose KV cache lies elsewhere."""
+
 
 class Orchestrator(Whole):
-    """Prefill on a prefill replica, decode here."""
+    """Prefill on a prefill replica, decode here.
 
-    def __init__(self, generate: Generate, prefill_handle: Any, prefill_ready: Callable[[], bool]) -> None:
-        super().__init__(generate)
+    Args:
+        client: as for `Whole`.
+        prefill_handle: Ray Serve's handle to the prefill replicas.
+        prefill_ready: whether one of them is known to be alive.
+    """
+
+    def __init__(self, client: Any, prefill_handle: Any, prefill_ready: Callable[[], bool]) -> None:
+        super().__init__(client)
         self._prefill_handle = prefill_handle.options(stream=False)
         self._prefill_ready = prefill_ready
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,24 +88,22 @@ class Orchestrator(Whole):
     async def _placed(
         self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        leg.path, leg.why = "remote", why_whole(prompt, params, request_id)
+        leg.path, leg.why = "remote", why_whole(prompt, params, request_id, more.get("lora_request"))
         if leg.why:
             leg.path = "local-whole"
             return None
         if not self._prefill_ready():
             leg.path, leg.why = "local-no-prefill", "no prefill replica is ready"
             return None
-        return await self._prefill(prompt, params, leg, more)
+        return await self._prefill(prompt, leg, more)
 
-    async def _prefill(
-        self, prompt: Any, params: Any, leg: Leg, more: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
+    async def _prefill(self, prompt: Any, leg: Leg, more: Mapping[str, Any]) -> dict[str, Any] | None:
         """Run the prompt on a prefill replica; where its KV cache lies, or None when that failed."""
         asked = {
             "prompt": prefill_prompt(prompt),
             "id": leg.id,
-            "lora_request": more.get("lora_request"),
             "priority": more.get("priority", 0),
+            "trace_headers": more.get("trace_headers"),
         }
         leg.prompt_tokens = len(prompt_tokens(prompt) or ())
         started = time.perf_counter()
@@ -96,42 +111,61 @@ class Orchestrator(Whole):
         try:
             async with asyncio.timeout(PREFILL_DEADLINE_S):
                 answer = await response
-        except asyncio.CancelledError:
-            response.cancel()
-            self._in_background(self._let_go(response, prompt, params, leg))
-            raise
-        except Exception as error:
-            response.cancel()
-            return self._recover(leg, f"{type(error).__name__}: {error}")
-        leg.prefill_ms = round((time.perf_counter() - started) * 1e3, 3)
+        except (Exception, asyncio.CancelledError) as error:
+            self._call_off(response, leg)
+            if isinstance(error, asyncio.CancelledError) and _are_we_cancelled():
+                raise
+            _recover(leg, f"{type(error).__name__}: {error}")
+            return None
         place: dict[str, Any] | None = answer["kv_transfer_params"]
         if not place:
-            return self._recover(leg, "prefill returned no KV cache")
+            _recover(leg, "it returned no KV cache")
+            return None
+        leg.prefill_ms = round((time.perf_counter() - started) * 1e3, 3)
         leg.prefill_replica, leg.queue_ms = answer["replica"], answer["queue_ms"]
         leg.cached_tokens = answer["cached_tokens"]
         return place
 
-    async def _let_go(self, response: Any, prompt: Any, params: Any, leg: Leg) -> None:
-        """Have prefill free the KV cache of a client who left just as it was done.
+    def _call_off(self, response: Any, leg: Leg) -> None:
+        """Cancel a prefill that nobody waits for any more; if it is done all the same, free its KV cache."""
+        with contextlib.suppress(Exception):  # a call that has failed raises its error here once more
+            response.cancel()
+        self._in_background(self._free_if_done(response, leg))
 
-        A request that decode gives up before it has begun tells prefill so; otherwise the blocks would be kept
-        until the lease ends.
-        """
-        with contextlib.suppress(Exception, asyncio.CancelledError):
+    async def _free_if_done(self, response: Any, leg: Leg) -> None:
+        async with asyncio.timeout(PREFILL_DEADLINE_S):
             place = (await response)["kv_transfer_params"]
-            given_up = self._generate(prompt, decode_params(params, place), f"{TAG}{leg.id}")
-            begun = asyncio.ensure_future(anext(given_up))
-            await asyncio.sleep(0)
-            begun.cancel()
+        if place:
+            await self._free(leg, place)
+
+    def _refused(self, leg: Leg, place: dict[str, Any]) -> None:
+        self._in_background(self._free(leg, place))
+
+    async def _free(self, leg: Leg, place: dict[str, Any]) -> None:
+        """Have prefill free a KV cache that decode will not fetch; it would be kept until the lease ends."""
+        await self._client.notify_kv_transfer_request_rejected(f"{TAG}{leg.id}", place)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+        """Do what may fail as well: the lease ends anyway."""
+
+        async def quietly() -> None:
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await work
+
+        task = asyncio.create_task(quietly())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _recover(self, leg: Leg, why: str) -> None:
-        logger.warning("Prefill of %s failed, decode runs it whole: %s", leg.id, why)
-        leg.path, leg.why = "recovered", "prefill failed"
+
+def _are_we_cancelled() -> bool:
+    """Whether a CancelledError is meant for us; awaiting a call that Serve has cancelled raises one, too."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _recover(leg: Leg, why: str) -> None:
+    logger.warning("Prefill of %s failed, decode runs it whole: %s", leg.id, why)
+    leg.path, leg.why = "recovered", "prefill failed"
 
 
 def _note(leg: Leg, output: Any) -> None:
@@ -139,6 +173,7 @@ def _note(leg: Leg, output: Any) -> None:
 
     For decode all that came over the KV transfer counts as cached; for the client, what prefill did not compute.
     """
+    leg.begun = True
     if leg.transfer is None:
         leg.transfer = ledger.take(leg.id)
     if leg.path == "remote":

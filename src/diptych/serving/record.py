@@ -25,6 +25,7 @@ class Leg:
         transfer: its KV transfer.
         prompt_tokens: how many tokens its prompt has.
         cached_tokens: how many of them nobody had to compute.
+        begun: whether decode has put out a first token.
     """
 
     path: str = "aggregated"
@@ -36,6 +37,7 @@ class Leg:
     transfer: Transfer | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    begun: bool = False
 
 
 @dataclass
@@ -49,6 +51,11 @@ class Record:
     def path(self) -> str | None:
         """The most telling of the legs' paths; None while there is none (a request that needs no engine)."""
         return max((leg.path for leg in self.legs), key=PATHS.index, default=None)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the engine has begun to answer."""
+        return any(leg.begun for leg in self.legs)
 
     def to_json(self) -> dict[str, Any]:
         """The `diptych` object of a response. Everything in it is measured, so `computed` is empty."""

@@ -108,7 +108,7 @@ class PrefillServer(Phase, PDPrefillServer):
 
         Args:
             asked: `prompt` (as vLLM's front end renders it: its tokens), `id` (32 hexadecimal digits),
-                `lora_request`, `priority`.
+                `priority`, `trace_headers`.
 
         Returns:
             `kv_transfer_params` (where the KV cache lies; None without one), `cached_tokens` (found in this
@@ -118,8 +118,8 @@ class PrefillServer(Phase, PDPrefillServer):
             asked["prompt"],
             prefill_params(),
             f"prefill-{TAG}{asked['id']}",
-            lora_request=asked["lora_request"],
             priority=asked["priority"],
+            trace_headers=asked["trace_headers"],
         )
         output = [each async for each in outputs][-1]
         return {
@@ -142,7 +142,7 @@ class AggregatedServer(Phase, LLMServer):
     async def _start_engine(self) -> None:
         await super()._start_engine()
         client = self.engine.client
-        client.generate = Whole(client.generate).generate
+        client.generate = Whole(client).generate
 
     async def __serve_build_asgi_app__(self) -> Any:
         return build_front(await super().__serve_build_asgi_app__(), self, self._api_key_file)
@@ -168,9 +168,7 @@ class DecodeServer(Phase, PDDecodeServer):
     async def _start_engine(self) -> None:
         await super()._start_engine()
         client = self.engine.client
-        client.generate = Orchestrator(
-            client.generate, self._prefill_handle, lambda: self.prefill_ready
-        ).generate
+        client.generate = Orchestrator(client, self._prefill_handle, lambda: self.prefill_ready).generate
 
     async def __serve_build_asgi_app__(self) -> Any:
         # Past Ray's P/D class, which would re-point two routes at its own orchestrator: ours is below all routes.
@@ -194,7 +192,9 @@ class DecodeServer(Phase, PDDecodeServer):
 
     async def _siblings(self) -> list[dict[str, Any]]:
         """The other decode replicas. A single one has none, and asks nobody."""
-        if self._llm_config.deployment_config.get("num_replicas", 1) == 1:
+        settings = self._llm_config.deployment_config
+        ranks = self._llm_config.engine_kwargs.get("data_parallel_size", 1)
+        if settings.get("num_replicas", 1) * ranks == 1 and "autoscaling_config" not in settings:
             return []
         context = serve.get_replica_context()
         handle = serve.get_deployment_handle(context.deployment, context.app_name)
@@ -227,7 +227,8 @@ async def _ask_all(handle: Any) -> list[dict[str, Any]]:
 def _queue_ms(metrics: Any) -> float | None:
     if metrics is None or not metrics.scheduled_ts or not metrics.queued_ts:
         return None
-    return round((metrics.scheduled_ts - metrics.queued_ts) * 1e3, 3)
+    waited: float = metrics.scheduled_ts - metrics.queued_ts
+    return round(waited * 1e3, 3)
 
 
 def _engine_pid(client: Any) -> int | None:
