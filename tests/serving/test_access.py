@@ -36,6 +36,7 @@ class Door:
         method: str = "POST",
         authorization: str | None = f"Bearer {KEY}",
         kind: str = "http",
+        api_key: str | None = None,
     ) -> tuple[int, dict[str, Any], dict[bytes, bytes]]:
         """Status, JSON body and headers of the answer."""
         pieces = body if isinstance(body, list) else [body]
@@ -52,6 +53,7 @@ class Door:
             sent.append(message)
 
         headers = [(b"Authorization", authorization.encode("latin-1"))] if authorization is not None else []
+        headers += [(b"X-Api-Key", api_key.encode())] if api_key is not None else []
         scope = {"type": kind, "path": path, "method": method, "headers": headers}
         asyncio.run(self._app(scope, receive, send))
         return sent[0]["status"], json.loads(sent[1]["body"]), dict(sent[0]["headers"])
@@ -235,3 +237,9 @@ def test_the_keys_themselves_are_not_kept_in_memory(key_file: Path) -> None:
 
 def test_what_is_no_http_request_passes_untouched(door: Door) -> None:
     assert door.knock(kind="lifespan", authorization=None)[0] == 200
+
+
+def test_a_key_may_be_shown_as_anthropics_clients_show_it(door: Door) -> None:
+    assert door.knock(authorization=None, api_key=KEY)[0] == 200
+    assert door.knock(authorization=None, api_key="dk-wrong")[0] == 401
+    assert door.knock(authorization="Basic x", api_key=KEY)[0] == 401

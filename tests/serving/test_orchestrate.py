@@ -1,144 +1,205 @@
-"""A request's way through both phases, with engines that write down what they were asked."""
+"""A prompt's way through both phases, with engines that write down what they were asked."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+import gc
+import logging
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("ray.serve.llm")
 
+from vllm import SamplingParams
+
 from diptych.serving import orchestrate
-from diptych.serving.orchestrate import Orchestrator, Record, Whole
-from diptych.serving.ray_llm import CompletionRequest, ErrorResponse, RawRequestInfo
-from diptych.serving.transfers import Ledger
+from diptych.serving.orchestrate import Orchestrator, Whole
+from diptych.serving.record import Record, current
+from diptych.serving.transfers import TAG, Ledger
+from fakes.phases import ANSWER, PLACE, Client, LateAnswer, NotAssigned, PrefillHandle, prompt
 
-PLACE = {"remote_engine_id": "prefill-1", "remote_block_ids": [1], "do_remote_prefill": True}
-
-
-class Answer:
-    def __init__(self, kv_transfer_params: dict[str, Any] | None) -> None:
-        self.kv_transfer_params = kv_transfer_params
+NO_KV_CACHE = ANSWER | {"kv_transfer_params": None}
 
 
-class Decode:
-    """The engine here: yields two items, and says that a transfer came in before the first."""
-
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.moved: Callable[[str], None] = lambda request_id: None
-
-    async def completions(self, request: Any, raw: Any) -> AsyncIterator[str]:
-        self.asked.append(request)
-        self.moved(request.request_id)
-        yield "first"
-        yield "second"
+def split(client: Client, handle: PrefillHandle, *, ready: bool = True) -> Orchestrator:
+    return Orchestrator(client, handle, lambda: ready)
 
 
-class Prefill:
-    """A handle to prefill replicas, whose next answer the test chooses."""
-
-    def __init__(self, answer: Any) -> None:
-        self.asked: list[Any] = []
-        self.headers: list[dict[str, str]] = []
-        self._answer = answer
-        self.completions = self
-
-    async def _answers(self) -> AsyncIterator[Any]:
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        if self._answer == "silence":
-            await asyncio.sleep(60)
-        yield self._answer
-
-    def remote(self, leg: Any, raw: Any) -> AsyncIterator[Any]:
-        self.asked.append(leg)
-        self.headers.append(dict(raw.headers))
-        return self._answers()
+async def outputs_of(
+    runner: Whole, asked: Any = None, request_id: str = "chatcmpl-1", /, *, params: Any = None, **more: Any
+) -> list[Any]:
+    generator = runner.generate(asked or prompt(), params or SamplingParams(), request_id, **more)
+    return [output async for output in generator]
 
 
-def request(**fields: Any) -> Any:
-    return CompletionRequest(**({"model": "m", "prompt": "Hello"} | fields))
+def run(work: Awaitable[Any]) -> tuple[Any, Record]:
+    """The result of the work, done for a client's request, and the request's record."""
+
+    async def within() -> tuple[Any, Record]:
+        current.set(record := Record())
+        return await work, record
+
+    return asyncio.run(within())
 
 
-def run(runner: Whole, asked: Any, headers: dict[str, str] | None = None) -> tuple[list[Any], Record]:
-    record = Record()
+async def until(said: Any) -> None:
+    """Let the others go on until it is so."""
+    for _ in range(100):
+        if said():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come to that")
 
-    async def collect() -> list[Any]:
-        return [item async for item in await runner.run(asked, RawRequestInfo(headers=headers or {}), record)]
 
-    return asyncio.run(collect()), record
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    own = Ledger()
+    monkeypatch.setattr(orchestrate, "ledger", own)
+    yield own
+
+
+# The way
 
 
 def test_a_prompt_goes_to_prefill_and_where_its_kv_cache_lies_to_decode() -> None:
-    decode, prefill = Decode(), Prefill(Answer(PLACE))
-    items, record = run(Orchestrator(decode, prefill, lambda: True), request(max_tokens=9))
-    assert items == ["first", "second"]
-    assert (record.path, record.why, record.prefill_replica) == ("remote", None, "prefill-1")
-    assert record.prefill_ms is not None
-    assert decode.asked[0].kv_transfer_params == PLACE
-    assert decode.asked[0].max_tokens == 9
-    assert prefill.asked[0].max_tokens == 1
-    assert decode.asked[0].request_id == prefill.asked[0].request_id == record.request_id
+    client, handle = Client(), PrefillHandle()
+    outputs, record = run(outputs_of(split(client, handle), params=SamplingParams(max_tokens=9)))
+    (leg,) = record.legs
+    assert len(outputs) == 2
+    assert (leg.path, leg.why, leg.prefill_replica, leg.queue_ms) == ("remote", None, "prefill-1", 0.5)
+    assert leg.prefill_ms is not None
+    assert handle.asked[0]["prompt"] == {"type": "token", "prompt_token_ids": [1, 2, 3]}
+    assert handle.asked[0]["id"] == leg.id
+    assert client.asked[0].kv_transfer_params == PLACE
+    assert client.asked[0].params.max_tokens == 9
+    assert client.asked[0].prompt == prompt()
+    assert client.freed == []
+
+
+def test_decodes_engine_knows_the_request_by_the_clients_id_and_ours() -> None:
+    client = Client()
+    _, record = run(outputs_of(split(client, PrefillHandle()), prompt(), "chatcmpl-mine"))
+    assert client.asked[0].id == f"{TAG}{record.legs[0].id}-chatcmpl-mine"
+
+
+def test_all_else_that_the_front_end_asks_for_reaches_decode() -> None:
+    client, handle = Client(), PrefillHandle()
+    more = {"priority": 3, "data_parallel_rank": 1, "session_id": "s", "reasoning_ended": True}
+    more |= {"trace_headers": {"traceparent": "00-1-2-01"}}
+    run(outputs_of(split(client, handle), **more))
+    assert client.asked[0].more == more
+
+
+def test_priority_and_trace_reach_prefill() -> None:
+    handle = PrefillHandle()
+    run(outputs_of(split(Client(), handle), priority=3, trace_headers={"traceparent": "00-1-2-01"}))
+    assert (handle.asked[0]["priority"], handle.asked[0]["trace_headers"]) == (
+        3,
+        {"traceparent": "00-1-2-01"},
+    )
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         ConnectionError("the replica is gone"),
-        ErrorResponse(error={"message": "out of memory", "type": "x", "code": 500}),
-        Answer(None),
+        NotAssigned(RuntimeError("no replica took the request")),
+        asyncio.CancelledError(),
+        NO_KV_CACHE,
     ],
-    ids=["gone", "error", "no KV cache"],
+    ids=["gone", "not assigned", "cancelled by Serve", "no KV cache"],
 )
 def test_when_prefill_fails_decode_runs_the_request_whole_and_the_record_says_so(answer: Any) -> None:
-    decode = Decode()
-    items, record = run(Orchestrator(decode, Prefill(answer), lambda: True), request())
-    assert items == ["first", "second"]
-    assert (record.path, record.why) == ("recovered", "prefill failed")
-    assert decode.asked[0].kv_transfer_params is None
+    client = Client()
+    outputs, record = run(outputs_of(split(client, PrefillHandle(answer))))
+    (leg,) = record.legs
+    assert len(outputs) == 2
+    assert (leg.path, leg.why, leg.prefill_replica) == ("recovered", "prefill failed", None)
+    assert client.asked[0].kv_transfer_params is None
 
 
-def test_a_prefill_that_does_not_answer_in_time_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_prefill_failed_is_logged_with_the_id_that_both_engines_know(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        _, record = run(outputs_of(split(Client(), PrefillHandle(ConnectionError("gone for good")))))
+    assert record.legs[0].id in caplog.text
+    assert "gone for good" in caplog.text
+
+
+def test_a_prefill_that_does_not_answer_in_time_is_cancelled_and_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(orchestrate, "PREFILL_DEADLINE_S", 0.05)
-    _, record = run(Orchestrator(Decode(), Prefill("silence"), lambda: True), request())
+    handle = PrefillHandle(None)
+    _, record = run(outputs_of(split(Client(), handle)))
     assert record.path == "recovered"
+    assert handle.replicas[0].was_cancelled
 
 
 def test_without_a_ready_prefill_replica_none_is_asked() -> None:
-    prefill = Prefill(Answer(PLACE))
-    _, record = run(Orchestrator(Decode(), prefill, lambda: False), request())
-    assert record.path == "local-no-prefill"
-    assert prefill.asked == []
+    handle = PrefillHandle()
+    _, record = run(outputs_of(split(Client(), handle, ready=False)))
+    assert (record.path, record.legs[0].why) == ("local-no-prefill", "no prefill replica is ready")
+    assert handle.asked == []
 
 
 def test_what_cannot_be_split_is_not_and_the_reason_is_kept() -> None:
-    prefill = Prefill(Answer(PLACE))
-    _, record = run(Orchestrator(Decode(), prefill, lambda: True), request(n=2))
-    assert (record.path, record.why) == ("local-whole", "n > 1")
-    assert prefill.asked == []
+    client, handle = Client(), PrefillHandle()
+    _, record = run(outputs_of(split(client, handle), params=SamplingParams(n=2)))
+    assert (record.path, record.legs[0].why) == ("local-whole", "n > 1")
+    assert handle.asked == []
+    assert client.asked[0].kv_transfer_params is None
 
 
-def test_trace_headers_reach_prefill_and_keys_do_not() -> None:
-    prefill = Prefill(Answer(PLACE))
-    headers = {"authorization": "Bearer dk-x", "traceparent": "00-1-2-01", "cookie": "c"}
-    run(Orchestrator(Decode(), prefill, lambda: True), request(), headers)
-    assert prefill.headers == [{"traceparent": "00-1-2-01"}]
+def test_the_aggregated_engine_runs_everything_whole() -> None:
+    client = Client()
+    outputs, record = run(outputs_of(Whole(client)))
+    assert len(outputs) == 2
+    assert record.path == "aggregated"
+    assert record.to_json()["kv_transfer_bytes"] is None
 
 
-def test_the_record_holds_the_transfer_when_the_first_item_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger, decode = Ledger(), Decode()
-    monkeypatch.setattr(orchestrate, "ledger", ledger)
-    decode.moved = lambda request_id: ledger.add(f"cmpl-{request_id}-0", 5_898_240, 0.0042, 0.001, 30)
-    record = Record()
+@pytest.mark.parametrize("name", ["kv_transfer_params", "ec_transfer_params"])
+@pytest.mark.parametrize("with_record", [True, False], ids=["a client's", "nobody's"])
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("aggregated", [True, False])
+def test_transfer_settings_smuggled_in_reach_no_engine(
+    name: str, with_record: bool, n: int, aggregated: bool
+) -> None:
+    client, handle = Client(), PrefillHandle()
+    runner = Whole(client) if aggregated else split(client, handle)
+    params = SamplingParams(n=n, extra_args={name: {"remote_host": "10.0.0.1"}, "mine": 1})
+    work = outputs_of(runner, params=params)
+    if with_record:
+        run(work)
+    else:
+        asyncio.run(work)
+    assert "10.0.0.1" not in f"{client.asked[0].params} {handle.asked}"
+    assert (client.asked[0].params.extra_args or {})["mine"] == 1
 
-    async def first() -> Any:
-        items = await Orchestrator(decode, Prefill(Answer(PLACE)), lambda: True).run(
-            request(), RawRequestInfo(headers={}), record
-        )
-        return await anext(items)
 
-    assert asyncio.run(first()) == "first"
+# The record
+
+
+def test_the_record_holds_the_transfer_when_the_first_output_is_there(ledger: Ledger) -> None:
+    client = Client()
+    runner = split(client, PrefillHandle())
+
+    async def first() -> None:
+        generator = runner.generate(prompt(), SamplingParams(), "chatcmpl-1")
+        await anext(generator)
+
+    async def arrives() -> None:
+        await until(lambda: client.asked)
+        # As the engine names it: vLLM puts a part of its own after our id.
+        ledger.add(f"{client.asked[0].id}-a171821c", 5_898_240, 0.0042, 0.001, 30)
+
+    async def both() -> None:
+        await asyncio.gather(first(), arrives())
+
+    _, record = run(both())
     told = record.to_json()
     assert (told["kv_transfer_bytes"], told["kv_transfer_ms"], told["kv_transfer_descriptors"]) == (
         5_898_240,
@@ -147,9 +208,256 @@ def test_the_record_holds_the_transfer_when_the_first_item_is_there(monkeypatch:
     )
 
 
-def test_the_aggregated_engine_runs_everything_whole() -> None:
-    engine = Decode()
-    _, record = run(Whole(engine), request(kv_transfer_params={"remote_host": "x"}))
-    assert record.path == "aggregated"
-    assert engine.asked[0].kv_transfer_params is None
-    assert record.to_json()["kv_transfer_bytes"] is None
+def test_cached_tokens_are_those_that_nobody_computed_and_not_those_that_crossed() -> None:
+    outputs, record = run(outputs_of(split(Client(cached=3), PrefillHandle(ANSWER | {"cached_tokens": 1}))))
+    assert [output.num_cached_tokens for output in outputs] == [1, 1]
+    assert record.to_json()["uncached_tokens"] == 2
+
+
+@pytest.mark.parametrize("aggregated", [True, False])
+def test_of_a_prompt_that_ran_whole_the_engines_own_word_counts(aggregated: bool) -> None:
+    client = Client(cached=2)
+    runner = Whole(client) if aggregated else split(client, PrefillHandle(ConnectionError("gone")))
+    outputs, record = run(outputs_of(runner))
+    assert [output.num_cached_tokens for output in outputs] == [2, 2]
+    assert record.to_json()["uncached_tokens"] == 1
+
+
+def test_an_engine_that_says_nothing_of_cached_tokens_leaves_them_unknown() -> None:
+    _, record = run(outputs_of(Whole(Client(cached=None))))
+    assert record.to_json()["uncached_tokens"] is None
+
+
+def test_several_prompts_of_one_request_are_several_legs_of_one_record() -> None:
+    client, handle = Client(), PrefillHandle(ANSWER, ConnectionError("gone"))
+    runner = split(client, handle)
+
+    async def both() -> None:
+        await asyncio.gather(
+            outputs_of(runner, prompt(1, 2), "cmpl-1-0"), outputs_of(runner, prompt(3), "cmpl-1-1")
+        )
+
+    _, record = run(both())
+    assert [leg.path for leg in record.legs] == ["remote", "recovered"]
+    assert record.path == "recovered"
+    assert len({leg.id for leg in record.legs}) == 2
+    assert [asked["prompt"]["prompt_token_ids"] for asked in handle.asked] == [[1, 2], [3]]
+    places = {asked.id.split("-", 1)[1]: asked.kv_transfer_params for asked in client.asked}
+    assert places == {"cmpl-1-0": PLACE, "cmpl-1-1": None}
+
+
+def test_the_record_is_found_from_any_task_that_works_for_the_request() -> None:
+    runner = split(Client(), PrefillHandle())
+
+    async def in_another_task() -> None:
+        generator = runner.generate(prompt(), SamplingParams(), "chatcmpl-1")
+        await asyncio.create_task(anext(generator))
+        await asyncio.create_task(generator.aclose())
+
+    _, record = run(in_another_task())
+    assert record.path == "remote"
+
+
+def test_requests_at_the_same_time_keep_to_their_own_records() -> None:
+    runner = split(Client(), PrefillHandle(ANSWER, ConnectionError("gone")))
+
+    async def one(n: int) -> Record:
+        current.set(record := Record())
+        await outputs_of(runner, prompt(n), f"chatcmpl-{n}")
+        return record
+
+    async def both() -> list[Record]:
+        return await asyncio.gather(one(1), one(2))
+
+    records = asyncio.run(both())
+    assert [[leg.path for leg in record.legs] for record in records] == [["remote"], ["recovered"]]
+
+
+def test_what_nobody_asked_for_runs_whole_under_its_own_name_and_leaves_no_record() -> None:
+    client, handle = Client(), PrefillHandle()
+    outputs = asyncio.run(outputs_of(split(client, handle), prompt(), "warm-up"))
+    assert len(outputs) == 2
+    assert client.asked[0].id == "warm-up"
+    assert handle.asked == []
+
+
+def test_the_steps_of_a_beam_search_leave_one_leg_and_each_reaches_the_engine() -> None:
+    client, handle = Client(), PrefillHandle()
+    runner = split(client, handle)
+
+    async def search() -> None:
+        for step in range(3):
+            ids = [f"chatcmpl-1-{step:016x}-beam-{beam}" for beam in range(2)]
+            await asyncio.gather(*(outputs_of(runner, prompt(), each) for each in ids))
+
+    _, record = run(search())
+    assert [(leg.path, leg.why) for leg in record.legs] == [("local-whole", "beam search")]
+    assert len(client.asked) == 6
+    assert handle.asked == []
+
+
+# Clients that leave, and engines that refuse
+
+
+def test_a_client_who_leaves_during_prefill_has_it_cancelled_and_decode_is_not_asked() -> None:
+    client, handle = Client(), PrefillHandle(None)
+
+    async def leave() -> None:
+        asking = asyncio.create_task(outputs_of(split(client, handle)))
+        await until(lambda: handle.asked)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    _, record = run(leave())
+    assert handle.replicas[0].was_cancelled
+    assert client.asked == []
+    assert record.legs[0].path == "remote"
+
+
+@pytest.mark.parametrize("answer", [ANSWER, NO_KV_CACHE], ids=["a KV cache", "none"])
+def test_when_prefill_was_done_just_as_the_client_left_its_kv_cache_is_let_go(answer: dict[str, Any]) -> None:
+    client = Client()
+
+    async def leave() -> None:
+        handle = PrefillHandle(LateAnswer(answer))
+        runner = split(client, handle)
+        asking = asyncio.create_task(outputs_of(runner))
+        await until(lambda: handle.asked)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await until(lambda: not runner._tasks)
+
+    _, record = run(leave())
+    assert client.freed == ([(f"{TAG}{record.legs[0].id}", PLACE)] if answer is ANSWER else [])
+    assert client.asked == []
+
+
+def test_when_prefill_was_done_after_its_deadline_its_kv_cache_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client()
+
+    async def late() -> None:
+        await outputs_of(split(client, PrefillHandle(LateAnswer(ANSWER))))
+        await until(lambda: client.freed)
+
+    monkeypatch.setattr(orchestrate, "PREFILL_DEADLINE_S", 0.05)
+    _, record = run(late())
+    assert record.path == "recovered"
+    assert client.freed == [(f"{TAG}{record.legs[0].id}", PLACE)]
+
+
+def test_a_client_who_leaves_while_decode_works_has_it_aborted() -> None:
+    client = Client(says=(1, None))
+
+    async def leave() -> None:
+        asking = asyncio.create_task(outputs_of(split(client, PrefillHandle())))
+        await until(lambda: client.asked)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    run(leave())
+    assert client.aborted == [client.asked[0].id]
+
+
+@pytest.mark.parametrize("with_record", [True, False], ids=["a client's", "nobody's"])
+def test_an_answer_that_is_closed_in_the_middle_is_aborted_before_closing_returns(with_record: bool) -> None:
+    client = Client(says=(1, 2, 3))
+
+    async def close() -> None:
+        generator = split(client, PrefillHandle()).generate(prompt(), SamplingParams(), "chatcmpl-1")
+        await anext(generator)
+        await generator.aclose()
+        assert client.aborted == [client.asked[0].id]
+
+    if with_record:
+        run(close())
+    else:
+        asyncio.run(close())
+
+
+def test_an_answer_that_is_forgotten_in_the_middle_is_aborted() -> None:
+    client = Client(says=(1, 2, 3))
+
+    async def forget() -> None:
+        generator = split(client, PrefillHandle()).generate(prompt(), SamplingParams(), "chatcmpl-1")
+        await anext(generator)
+        del generator
+        gc.collect()
+        await until(lambda: client.aborted)
+
+    run(forget())
+
+
+@pytest.mark.parametrize("error", [ValueError("the grammar is wrong"), RuntimeError("the queue is full")])
+def test_when_decode_refuses_a_prompt_its_kv_cache_is_let_go_and_the_error_is_the_engines(
+    error: Exception,
+) -> None:
+    client = Client(says=(error,))
+
+    async def ask() -> None:
+        with pytest.raises(type(error), match=str(error)):
+            await outputs_of(split(client, PrefillHandle()))
+        await until(lambda: client.freed)
+
+    _, record = run(ask())
+    assert client.freed == [(f"{TAG}{record.legs[0].id}", PLACE)]
+
+
+@pytest.mark.parametrize(
+    ("says", "answer"),
+    [((1, RuntimeError("died")), ANSWER), ((RuntimeError("died"),), NO_KV_CACHE)],
+    ids=["after its first token", "without a KV cache elsewhere"],
+)
+def test_when_there_is_nothing_to_let_go_nothing_is(says: Any, answer: Any) -> None:
+    client = Client(says=says)
+
+    async def ask() -> None:
+        with pytest.raises(RuntimeError):
+            await outputs_of(split(client, PrefillHandle(answer)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    run(ask())
+    assert client.freed == []
+
+
+class DeadClient(Client):
+    async def notify_kv_transfer_request_rejected(self, *args: Any, **more: Any) -> None:
+        raise RuntimeError("EngineDeadError")
+
+
+def test_that_letting_go_fails_disturbs_nobody_and_nothing_of_it_stays() -> None:
+    unhandled: list[Any] = []
+
+    async def ask() -> Orchestrator:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: unhandled.append(told))
+        runner = split(DeadClient(says=(RuntimeError("EngineDeadError"),)), PrefillHandle())
+        with contextlib.suppress(RuntimeError):
+            await outputs_of(runner)
+        await until(lambda: not runner._tasks)
+        gc.collect()
+        return runner
+
+    run(ask())
+    assert unhandled == []
+
+
+def test_nothing_of_a_request_stays_with_the_orchestrator() -> None:
+    async def leave_and_fail() -> Orchestrator:
+        handle = PrefillHandle(None, ConnectionError("gone"), ANSWER)
+        runner = split(Client(), handle)
+        leaving = asyncio.create_task(outputs_of(runner))
+        await until(lambda: handle.asked)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        await outputs_of(runner)
+        await outputs_of(runner)
+        await until(lambda: not runner._tasks)
+        return runner
+
+    runner, _ = run(leave_and_fail())
+    assert runner._tasks == set()

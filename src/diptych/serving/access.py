@@ -80,7 +80,7 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._keys and not _is_open(scope) and not self._keys.admit(_bearer(scope)):
+        if self._keys and not _is_open(scope) and not self._keys.admit(_key(scope)):
             message = "The API key is missing or wrong; send 'Authorization: Bearer KEY'."
             await _refuse(send, 401, error_body(message, "invalid_api_key", 401))
             return
@@ -103,12 +103,13 @@ def _is_open(scope: Scope) -> bool:
     return scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS"
 
 
-def _bearer(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name.lower() == b"authorization":
-            scheme, _, key = value.decode("latin-1").partition(" ")
-            return key.strip() if scheme.lower() == "bearer" else ""
-    return ""
+def _key(scope: Scope) -> str:
+    """The key that is shown: as OpenAI's clients do (`Authorization: Bearer`), or as Anthropic's (`x-api-key`)."""
+    headers: dict[bytes, str] = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    scheme, _, key = headers.get(b"authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return key.strip()
+    return "" if scheme else headers.get(b"x-api-key", "").strip()
 
 
 async def _read_body(receive: Receive) -> bytes | None:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from prometheus_client import Counter
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlBaseConnector, NixlPullConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
@@ -78,11 +79,18 @@ class RecordingWorker(NixlPullConnectorWorker):
 
 
 class LedgerMetrics(NixlPromMetrics):
-    """The front end's side: fills the ledger, then counts as vLLM does."""
+    """The front end's side: fills the ledger, then counts as vLLM does.
+
+    Where Ray exports the engine's metrics there is one of these for Ray's metrics beside the one for vLLM's own,
+    which alone fills the ledger.
+    """
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        for request_id, size, seconds, post_seconds, descriptors in transfer_stats_data.get(_PER_REQUEST, ()):
-            ledger.add(request_id, int(size), float(seconds), float(post_seconds), int(descriptors))
+        if self._counter_cls is Counter:
+            for request_id, size, seconds, post_seconds, descriptors in transfer_stats_data.get(
+                _PER_REQUEST, ()
+            ):
+                ledger.add(request_id, int(size), float(seconds), float(post_seconds), int(descriptors))
         super().observe(transfer_stats_data, engine_idx)
 
 

@@ -15,12 +15,14 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from ray import serve
 from vllm.v1.engine import utils as engine_utils
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from diptych.serving.ray_llm import CallbackBase, VLLMEngine
 
@@ -36,7 +38,8 @@ class InEngineExecutor(UniProcExecutor):
 
     def _distributed_args(self) -> tuple[str, int, int]:
         _, rank, local_rank = super()._distributed_args()
-        return f"file://{tempfile.gettempdir()}/diptych_group_{uuid.uuid4().hex}", rank, local_rank
+        self._meeting_place = Path(tempfile.gettempdir()) / f"diptych_group_{uuid.uuid4().hex}"
+        return f"file://{self._meeting_place}", rank, local_rank
 
     def _init_executor(self) -> None:
         die_with_parent()
@@ -45,6 +48,7 @@ class InEngineExecutor(UniProcExecutor):
             os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
         with one_group_for_all():
             super()._init_executor()
+        self._meeting_place.unlink(missing_ok=True)
         return_freed_memory()
 
 
@@ -101,6 +105,16 @@ def own_cores(groups: str, rank: int) -> str:
     return shares[rank % len(shares)]
 
 
+def keep_own_counters(client: Any, config: Any) -> None:
+    """Have the engine count in vLLM's own metrics as well, where Ray's exporter has taken their place.
+
+    `counters` reads them, and with them vitals, status and every proof.
+    """
+    manager = client.logger_manager
+    if manager is not None and not any(type(each) is PrometheusStatLogger for each in manager.stat_loggers):
+        manager.stat_loggers.append(PrometheusStatLogger(config, manager.engine_indexes))
+
+
 def works_alone(parallel_config: Any) -> bool:
     """Whether an engine has one worker and no data-parallel siblings with which it meets at every step."""
     alone: bool = parallel_config.world_size == 1 and parallel_config.data_parallel_size == 1
@@ -126,10 +140,11 @@ class Engine(VLLMEngine):
         return engine_args, frontend_args, config
 
     def _start_async_llm_engine(self, engine_args: Any, config: Any, *args: Any) -> Any:
-        if config.device_config.device_type == "cpu" and works_alone(config.parallel_config):
-            with engine_process_forked():
-                return super()._start_async_llm_engine(engine_args, config, *args)
-        return super()._start_async_llm_engine(engine_args, config, *args)
+        alone_on_cpu = config.device_config.device_type == "cpu" and works_alone(config.parallel_config)
+        with engine_process_forked() if alone_on_cpu else contextlib.nullcontext():
+            client = super()._start_async_llm_engine(engine_args, config, *args)
+        keep_own_counters(client, config)
+        return client
 
     @property
     def client(self) -> Any:

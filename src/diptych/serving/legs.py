@@ -1,100 +1,92 @@
-"""The prefill leg of a request: built from what shapes the prompt, never from a patched copy.
+"""The two legs of a request: what prefill is asked, and what decode is told; which requests can't be split.
 
-A field that is not listed here does not reach prefill. What shapes the answer alone (sampling, stop, streaming)
-belongs to decode, and some of it would make a one-token prefill fail.
+Both legs stand behind vLLM's own front end, which has made tokens of the prompt and sampling parameters of
+everything else. Prefill gets the tokens, and of the rest only what shapes their KV cache; nothing that shapes the
+answer can reach it, whatever a client sent.
 """
 
+import copy
+import re
+from collections.abc import Mapping
 from typing import Any
 
-from diptych.serving.ray_llm import ChatCompletionRequest, CompletionRequest, base_prefill_kv_transfer_params
+from vllm import SamplingParams
 
-_CHAT_PROMPT_FIELDS = (
-    "model",
-    "messages",
-    "tools",
-    "documents",
-    "chat_template",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-    "add_special_tokens",
-    "reasoning_effort",
-    "mm_processor_kwargs",
-    "media_io_kwargs",
-    "response_format",
-    "tool_choice",
-    "cache_salt",
-    "priority",
-)
-_COMPLETION_PROMPT_FIELDS = (
-    "model",
-    "prompt",
-    "add_special_tokens",
-    "cache_salt",
-    "priority",
-)
-_SPLIT_TOOL_CHOICES = (None, "none", "auto")
-# Settings of the KV transfer that vLLM also reads out of a request's free-form arguments.
+# Settings of the KV transfer; those that a client may have smuggled in never reach an engine.
 _INTERNAL_ARGUMENTS = frozenset({"kv_transfer_params", "ec_transfer_params"})
-_ONE_TOKEN = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "stream": False}
+# What of the prompt, beside its tokens, shapes the KV cache.
+_PROMPT_FIELDS = ("prompt_token_ids", "type", "cache_salt")
+# How vLLM's beam search ends the ids of its requests; a client's own id may end in "-beam-1" as well.
+_BEAM_STEP = re.compile(r"-[0-9a-f]{16}-beam-\d+$")
+_FOR_REMOTE_DECODE = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
 
 
-def why_whole(request: Any) -> str | None:
+def is_beam_step(request_id: str) -> bool:
+    """Whether vLLM's beam search asks: for one token, again and again, with a prompt that grows by it."""
+    return _BEAM_STEP.search(request_id) is not None
+
+
+def why_whole(prompt: Any, params: Any, request_id: str, lora_request: Any) -> str | None:
     """Why a request cannot be split and runs whole on decode; None when it can.
 
-    One KV transfer feeds one sequence: a request that stands for several sequences, or asks for the
-    probabilities of its prompt, needs the prompt computed where the answer is written. Truncation depends on the
-    answer's length, which prefill does not have; a demanded tool call cannot be parsed out of prefill's one token.
+    One KV transfer feeds one sequence, and KV cache tells nothing of the prompt's own probabilities. Every front end
+    numbers its LoRA adapters by itself, and engines tell them apart by that number: prefill could take another one.
     """
-    if (getattr(request, "n", None) or 1) > 1:
-        return "n > 1"
-    if (getattr(request, "best_of", None) or 1) > 1:
-        return "best_of > 1"
-    if getattr(request, "use_beam_search", False):
+    if is_beam_step(request_id):
         return "beam search"
-    if getattr(request, "echo", False):
-        return "echo"
-    if getattr(request, "prompt_logprobs", None) is not None:
+    if lora_request is not None:
+        return "LoRA adapter"
+    if prompt_tokens(prompt) is None:
+        return "its prompt is more than tokens"
+    if params.n > 1:
+        return "n > 1"
+    if params.prompt_logprobs is not None:
         return "prompt_logprobs"
-    if getattr(request, "prompt_embeds", None) is not None:
-        return "prompt_embeds"
-    if getattr(request, "truncate_prompt_tokens", None) is not None:
-        return "truncate_prompt_tokens"
-    if getattr(request, "tools", None) and getattr(request, "tool_choice", None) not in _SPLIT_TOOL_CHOICES:
-        return "tool_choice"
-    if isinstance(request, CompletionRequest) and _number_of_prompts(request.prompt) != 1:
-        return "several prompts"
     return None
 
 
-def prefill_leg(request: Any, request_id: str) -> Any:
-    """The request for prefill: the same prompt, one token, its KV cache kept for a remote decode.
-
-    Args:
-        request: the client's chat or completion request.
-        request_id: 32 hexadecimal digits; names the request in both engines.
-    """
-    chat = isinstance(request, ChatCompletionRequest)
-    kind = ChatCompletionRequest if chat else CompletionRequest
-    fields = _CHAT_PROMPT_FIELDS if chat else _COMPLETION_PROMPT_FIELDS
-    given = {name: getattr(request, name) for name in fields if name in request.model_fields_set}
-    params = base_prefill_kv_transfer_params() | {"remote_host": None, "remote_port": None}
-    return kind(**given, **_ONE_TOKEN, request_id=request_id, kv_transfer_params=params)
+def prompt_tokens(prompt: Any) -> list[int] | None:
+    """The tokens that a prompt consists of; None when there is more to it (images, embeddings, an encoder's part)."""
+    if not isinstance(prompt, Mapping) or prompt.get("type", "token") != "token":
+        return None
+    if any(name.startswith(("multi_modal", "mm_")) and prompt[name] for name in prompt):
+        return None
+    tokens = prompt.get("prompt_token_ids")
+    return tokens if isinstance(tokens, list) and tokens else None
 
 
-def decode_leg(request: Any, request_id: str, kv_transfer_params: dict[str, Any] | None) -> Any:
-    """The request for decode: the client's own, with where its KV cache lies (None: computed here)."""
-    update: dict[str, Any] = {"request_id": request_id, "kv_transfer_params": kv_transfer_params}
-    arguments = getattr(request, "vllm_xargs", None)
-    if arguments:
-        kept = {name: value for name, value in arguments.items() if name not in _INTERNAL_ARGUMENTS}
-        update["vllm_xargs"] = kept or None
-    return request.model_copy(update=update)
+def prefill_prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a prompt goes to prefill: its tokens, not its text."""
+    return {name: prompt[name] for name in _PROMPT_FIELDS if name in prompt}
 
 
-def _number_of_prompts(prompt: Any) -> int:
-    if isinstance(prompt, str):
-        return 1
-    if isinstance(prompt, list) and prompt:
-        return 1 if isinstance(prompt[0], int) else len(prompt)
-    return 0
+def prefill_params() -> SamplingParams:
+    """One token, whatever it is, and the prompt's KV cache kept for a remote decode."""
+    return SamplingParams(
+        max_tokens=1,
+        temperature=0.0,
+        ignore_eos=True,
+        detokenize=False,
+        extra_args={"kv_transfer_params": dict(_FOR_REMOTE_DECODE)},
+    )
+
+
+def decode_params(params: Any, kv_transfer_params: Mapping[str, Any] | None) -> Any:
+    """The client's parameters, with where the KV cache lies (None: it is computed here)."""
+    arguments = {
+        name: value for name, value in (params.extra_args or {}).items() if name not in _INTERNAL_ARGUMENTS
+    }
+    if kv_transfer_params:
+        arguments["kv_transfer_params"] = dict(kv_transfer_params)
+    if arguments == (params.extra_args or {}):
+        return params
+    own = copy.copy(params)
+    own.extra_args = arguments or None
+    return own

@@ -1,125 +1,183 @@
-"""A request's way through both phases, and the record of what it took.
+"""A prompt's way through both phases.
 
-`Orchestrator` runs on the decode replica, which owns the request from first byte to last: prefill elsewhere, then
-decode here with the KV cache that crossed. What cannot be split, or whose prefill failed, runs whole on decode and
-the record says so.
+vLLM's front end turns every request, whatever its route and shape, into calls of one method: `generate` of its
+engine client. The orchestrator takes that method's place on the decode replica: prefill elsewhere, then decode
+here with the KV cache that crossed. So what a request means is vLLM's own doing on either path, and no route leads
+past the orchestrator. What cannot be split, or whose prefill failed, runs whole on decode and the record says so.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-import uuid
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any
 
-from diptych.serving.legs import decode_leg, prefill_leg, why_whole
-from diptych.serving.ray_llm import ChatCompletionRequest, ErrorResponse, RawRequestInfo
-from diptych.serving.transfers import Transfer, ledger
+from diptych.serving.legs import decode_params, is_beam_step, prefill_prompt, prompt_tokens, why_whole
+from diptych.serving.record import Leg, current
+from diptych.serving.transfers import TAG, ledger
 
 logger = logging.getLogger(__name__)
 
 PREFILL_DEADLINE_S = 300.0
-_FORWARDED_HEADERS = frozenset({"traceparent", "tracestate"})
-
-
-@dataclass
-class Record:
-    """What one request took. Times in milliseconds as seen on the decode replica.
-
-    `path`: `remote` (prefill elsewhere), `local-whole` (cannot be split), `local-no-prefill` (no prefill replica is
-    ready), `recovered` (its prefill failed), `aggregated`.
-    """
-
-    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    path: str = "aggregated"
-    why: str | None = None
-    prefill_ms: float | None = None
-    prefill_replica: str | None = None
-    decode_replica: str | None = None
-    transfer: Transfer | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The `diptych` object of a response. Everything in it is measured, so `computed` is empty."""
-        moved = self.transfer
-        return {
-            "path": self.path,
-            "why": self.why,
-            "prefill_ms": self.prefill_ms,
-            "prefill_replica": self.prefill_replica,
-            "decode_replica": self.decode_replica,
-            "kv_transfer_ms": round(moved.seconds * 1e3, 3) if moved else None,
-            "kv_transfer_post_ms": round(moved.post_seconds * 1e3, 3) if moved else None,
-            "kv_transfer_bytes": moved.bytes if moved else None,
-            "kv_transfer_descriptors": moved.descriptors if moved else None,
-            "computed": [],
-        }
 
 
 class Whole:
-    """Runs a request whole on this replica's engine."""
+    """Runs every prompt whole on this replica's engine, and keeps the record.
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    Args:
+        client: vLLM's front end (`AsyncLLM`), whose `generate` this one's takes the place of.
+    """
 
-    async def run(self, request: Any, raw: Any, record: Record) -> AsyncGenerator[Any, None]:
-        """Answer a chat or completion request: one response object, or streamed SSE strings.
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._generate = client.generate
 
-        `record` is filled while the answer is made and complete when the first item is yielded.
-        """
-        return self._decode(decode_leg(request, record.request_id, None), raw, record)
+    async def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
+    ) -> AsyncGenerator[Any, None]:
+        """As `AsyncLLM.generate`."""
+        record = current.get()
+        # Nobody's request, a warm-up, leaves no record; and the steps of a beam search leave one leg.
+        if record is None or (record.legs and is_beam_step(request_id)):
+            outputs = self._generate(prompt, decode_params(sampling_params, None), request_id, **more)
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    yield output
+            return
+        leg = Leg()
+        record.legs.append(leg)
+        place = await self._placed(prompt, sampling_params, request_id, leg, more)
+        params = decode_params(sampling_params, place)
+        outputs = self._generate(prompt, params, f"{TAG}{leg.id}-{request_id}", **more)
+        try:
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    _note(leg, output)
+                    yield output
+        except Exception:
+            if place and not leg.begun:
+                self._refused(leg, place)
+            raise
 
-    async def _decode(self, request: Any, raw: Any, record: Record) -> AsyncGenerator[Any, None]:
-        method = self._engine.chat if isinstance(request, ChatCompletionRequest) else self._engine.completions
-        async for item in method(request, raw):
-            if record.transfer is None:
-                record.transfer = ledger.take(record.request_id)
-            yield item
+    async def _placed(
+        self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Where the prompt's KV cache lies; None when it is computed here."""
+        return None
+
+    def _refused(self, leg: Leg, place: dict[str, Any]) -> None:
+        """Called when the engine would not take a prompt whose KV cache lies elsewhere."""
 
 
 class Orchestrator(Whole):
-    """Prefill on a prefill replica, decode here."""
+    """Prefill on a prefill replica, decode here.
 
-    def __init__(self, engine: Any, prefill_handle: Any, prefill_ready: Callable[[], bool]) -> None:
-        super().__init__(engine)
-        self._prefill_handle = prefill_handle
+    Args:
+        client: as for `Whole`.
+        prefill_handle: Ray Serve's handle to the prefill replicas.
+        prefill_ready: whether one of them is known to be alive.
+    """
+
+    def __init__(self, client: Any, prefill_handle: Any, prefill_ready: Callable[[], bool]) -> None:
+        super().__init__(client)
+        self._prefill_handle = prefill_handle.options(stream=False)
         self._prefill_ready = prefill_ready
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, request: Any, raw: Any, record: Record) -> AsyncGenerator[Any, None]:
-        record.path, record.why = "remote", why_whole(request)
-        kv_transfer_params = None
-        if record.why:
-            record.path = "local-whole"
-        elif not self._prefill_ready():
-            record.path, record.why = "local-no-prefill", "no prefill replica is ready"
-        else:
-            kv_transfer_params = await self._prefill(request, raw, record)
-        return self._decode(decode_leg(request, record.request_id, kv_transfer_params), raw, record)
+    async def _placed(
+        self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        leg.path, leg.why = "remote", why_whole(prompt, params, request_id, more.get("lora_request"))
+        if leg.why:
+            leg.path = "local-whole"
+            return None
+        if not self._prefill_ready():
+            leg.path, leg.why = "local-no-prefill", "no prefill replica is ready"
+            return None
+        return await self._prefill(prompt, leg, more)
 
-    async def _prefill(self, request: Any, raw: Any, record: Record) -> dict[str, Any] | None:
+    async def _prefill(self, prompt: Any, leg: Leg, more: Mapping[str, Any]) -> dict[str, Any] | None:
         """Run the prompt on a prefill replica; where its KV cache lies, or None when that failed."""
-        leg = prefill_leg(request, record.request_id)
-        handle = self._prefill_handle
-        method = handle.chat if isinstance(request, ChatCompletionRequest) else handle.completions
-        headers = {k: v for k, v in raw.headers.items() if k.lower() in _FORWARDED_HEADERS}
+        asked = {
+            "prompt": prefill_prompt(prompt),
+            "id": leg.id,
+            "priority": more.get("priority", 0),
+            "trace_headers": more.get("trace_headers"),
+        }
+        leg.prompt_tokens = len(prompt_tokens(prompt) or ())
         started = time.perf_counter()
+        response = self._prefill_handle.prefill.remote(asked)
         try:
             async with asyncio.timeout(PREFILL_DEADLINE_S):
-                answer = await anext(aiter(method.remote(leg, RawRequestInfo(headers=headers))))
-        except Exception as error:
-            self._recover(record, f"{type(error).__name__}: {error}")
+                answer = await response
+        except (Exception, asyncio.CancelledError) as error:
+            self._call_off(response, leg)
+            if isinstance(error, asyncio.CancelledError) and _are_we_cancelled():
+                raise
+            _recover(leg, f"{type(error).__name__}: {error}")
             return None
-        record.prefill_ms = round((time.perf_counter() - started) * 1e3, 3)
-        if isinstance(answer, ErrorResponse):
-            self._recover(record, answer.error.message)
+        place: dict[str, Any] | None = answer["kv_transfer_params"]
+        if not place:
+            _recover(leg, "it returned no KV cache")
             return None
-        params: dict[str, Any] | None = answer.kv_transfer_params
-        if not params:
-            self._recover(record, "prefill returned no KV cache")
-            return None
-        record.prefill_replica = params.get("remote_engine_id")
-        return params
+        leg.prefill_ms = round((time.perf_counter() - started) * 1e3, 3)
+        leg.prefill_replica, leg.queue_ms = answer["replica"], answer["queue_ms"]
+        leg.cached_tokens = answer["cached_tokens"]
+        return place
 
-    def _recover(self, record: Record, why: str) -> None:
-        logger.warning("Prefill of request %s failed, decode runs it whole: %s", record.request_id, why)
-        record.path, record.why = "recovered", "prefill failed"
+    def _call_off(self, response: Any, leg: Leg) -> None:
+        """Cancel a prefill that nobody waits for any more; if it is done all the same, free its KV cache."""
+        with contextlib.suppress(Exception):  # a call that has failed raises its error here once more
+            response.cancel()
+        self._in_background(self._free_if_done(response, leg))
+
+    async def _free_if_done(self, response: Any, leg: Leg) -> None:
+        async with asyncio.timeout(PREFILL_DEADLINE_S):
+            place = (await response)["kv_transfer_params"]
+        if place:
+            await self._free(leg, place)
+
+    def _refused(self, leg: Leg, place: dict[str, Any]) -> None:
+        self._in_background(self._free(leg, place))
+
+    async def _free(self, leg: Leg, place: dict[str, Any]) -> None:
+        """Have prefill free a KV cache that decode will not fetch; it would be kept until the lease ends."""
+        await self._client.notify_kv_transfer_request_rejected(f"{TAG}{leg.id}", place)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what may fail as well: the lease ends anyway."""
+
+        async def quietly() -> None:
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await work
+
+        task = asyncio.create_task(quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _are_we_cancelled() -> bool:
+    """Whether a CancelledError is meant for us; awaiting a call that Serve has cancelled raises one, too."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _recover(leg: Leg, why: str) -> None:
+    logger.warning("Prefill of %s failed, decode runs it whole: %s", leg.id, why)
+    leg.path, leg.why = "recovered", "prefill failed"
+
+
+def _note(leg: Leg, output: Any) -> None:
+    """Fill the leg from the engine's output, and have the output tell the truth about cached tokens.
+
+    For decode all that came over the KV transfer counts as cached; for the client, what prefill did not compute.
+    """
+    leg.begun = True
+    if leg.transfer is None:
+        leg.transfer = ledger.take(leg.id)
+    if leg.path == "remote":
+        output.num_cached_tokens = leg.cached_tokens
+    elif leg.cached_tokens is None:
+        leg.cached_tokens = output.num_cached_tokens
+        leg.prompt_tokens = len(output.prompt_token_ids or ())

@@ -12,6 +12,7 @@ from ray import serve
 from diptych.serving.counters import read_counters
 from diptych.serving.engine import Engine
 from diptych.serving.front import build_front
+from diptych.serving.legs import prefill_params
 from diptych.serving.loopback import keep_replica_on_loopback
 from diptych.serving.orchestrate import Orchestrator, Whole
 from diptych.serving.ray_llm import (
@@ -21,9 +22,11 @@ from diptych.serving.ray_llm import (
     DPServer,
     LLMServer,
     PDDecodeServer,
+    PDOrchestratorMixin,
     PDPrefillServer,
     broadcast,
 )
+from diptych.serving.transfers import TAG
 from diptych.serving.vitals import EngineVitals
 
 _LOOK_EVERY_S = 1.0
@@ -100,6 +103,32 @@ class PrefillServer(Phase, PDPrefillServer):
 
     phase = "prefill"
 
+    async def prefill(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Compute the KV cache of one prompt and keep it for the decode replica that asks.
+
+        Args:
+            asked: `prompt` (as vLLM's front end renders it: its tokens), `id` (32 hexadecimal digits),
+                `priority`, `trace_headers`.
+
+        Returns:
+            `kv_transfer_params` (where the KV cache lies; None without one), `cached_tokens` (found in this
+            engine's prefix cache), `queue_ms` (waiting for the engine; None where it does not tell), `replica`.
+        """
+        outputs = self.engine.client.generate(
+            asked["prompt"],
+            prefill_params(),
+            f"prefill-{TAG}{asked['id']}",
+            priority=asked["priority"],
+            trace_headers=asked["trace_headers"],
+        )
+        output = [each async for each in outputs][-1]
+        return {
+            "kv_transfer_params": output.kv_transfer_params,
+            "cached_tokens": output.num_cached_tokens,
+            "queue_ms": _queue_ms(output.metrics),
+            "replica": self.replica_name,
+        }
+
 
 class AggregatedServer(Phase, LLMServer):
     """A replica that does both phases, facing clients."""
@@ -110,9 +139,13 @@ class AggregatedServer(Phase, LLMServer):
         self._api_key_file = api_key_file
         await super().__init__(llm_config)
 
+    async def _start_engine(self) -> None:
+        await super()._start_engine()
+        client = self.engine.client
+        client.generate = Whole(client).generate
+
     async def __serve_build_asgi_app__(self) -> Any:
-        app = await super().__serve_build_asgi_app__()
-        return build_front(app, Whole(self.engine), self, self._api_key_file)
+        return build_front(await super().__serve_build_asgi_app__(), self, self._api_key_file)
 
     async def phases(self) -> dict[str, list[dict[str, Any]]]:
         """The replicas behind this endpoint, by phase."""
@@ -132,11 +165,15 @@ class DecodeServer(Phase, PDDecodeServer):
         await super().__init__(llm_config, prefill_server=prefill_server)
         self._tasks.append(asyncio.create_task(self._ask_prefill()))
 
+    async def _start_engine(self) -> None:
+        await super()._start_engine()
+        client = self.engine.client
+        client.generate = Orchestrator(client, self._prefill_handle, lambda: self.prefill_ready).generate
+
     async def __serve_build_asgi_app__(self) -> Any:
-        # Ray's P/D class would re-point two routes at its own orchestrator; ours takes their place.
-        app = await super(PDDecodeServer, self).__serve_build_asgi_app__()
-        orchestrator = Orchestrator(self.engine, self._prefill_handle, lambda: self.prefill_ready)
-        return build_front(app, orchestrator, self, self._api_key_file)
+        # Past Ray's P/D class, which would re-point two routes at its own orchestrator: ours is below all routes.
+        app = await super(PDOrchestratorMixin, self).__serve_build_asgi_app__()
+        return build_front(app, self, self._api_key_file)
 
     @property
     def prefill_ready(self) -> bool:
@@ -155,7 +192,9 @@ class DecodeServer(Phase, PDDecodeServer):
 
     async def _siblings(self) -> list[dict[str, Any]]:
         """The other decode replicas. A single one has none, and asks nobody."""
-        if self._llm_config.deployment_config.get("num_replicas", 1) == 1:
+        settings = self._llm_config.deployment_config
+        ranks = self._llm_config.engine_kwargs.get("data_parallel_size", 1)
+        if settings.get("num_replicas", 1) * ranks == 1 and "autoscaling_config" not in settings:
             return []
         context = serve.get_replica_context()
         handle = serve.get_deployment_handle(context.deployment, context.app_name)
@@ -183,6 +222,13 @@ async def _ask_all(handle: Any) -> list[dict[str, Any]]:
     except Exception:
         return []
     return vitals
+
+
+def _queue_ms(metrics: Any) -> float | None:
+    if metrics is None or not metrics.scheduled_ts or not metrics.queued_ts:
+        return None
+    waited: float = metrics.scheduled_ts - metrics.queued_ts
+    return round(waited * 1e3, 3)
 
 
 def _engine_pid(client: Any) -> int | None:

@@ -4,8 +4,9 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass
 
-# vLLM wraps the id we give a request ("chatcmpl-<id>-0", and more in later versions): the id itself is found again.
-_OUR_ID = re.compile(r"[0-9a-f]{32}")
+TAG = "diptych."
+# vLLM wraps the id we give a request ("chatcmpl-...-<tag><id>", and more in later versions): it is found again.
+_OUR_ID = re.compile(re.escape(TAG) + r"([0-9a-f]{32})")
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Ledger:
         found = _OUR_ID.search(engine_request_id)
         if found is None:
             return
-        known = self._transfers.pop(found[0], Transfer(0, 0.0, 0.0, 0))
-        self._transfers[found[0]] = Transfer(
+        known = self._transfers.pop(found[1], Transfer(0, 0.0, 0.0, 0))
+        self._transfers[found[1]] = Transfer(
             known.bytes + size,
             max(known.seconds, seconds),
             max(known.post_seconds, post_seconds),

@@ -1,0 +1,115 @@
+"""What one request took: its legs, and the words and numbers in which a client is told of them."""
+
+import uuid
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from diptych.serving.transfers import Transfer
+
+PATHS = ("aggregated", "remote", "local-no-prefill", "local-whole", "recovered")
+"""Ways through the service, the most telling last: a request of several prompts is said to have gone that way."""
+
+
+@dataclass
+class Leg:
+    """One prompt's way. Times in milliseconds as seen on the decode replica.
+
+    Args:
+        path: one of `PATHS`.
+        why: the reason for a path other than `remote`.
+        id: names the prompt's transfers in both engines.
+        prefill_ms: from the call to prefill to its answer.
+        queue_ms: of that, waiting in the prefill engine's queue, as that engine tells it.
+        prefill_replica: which replica of prefill computed it.
+        transfer: its KV transfer.
+        prompt_tokens: how many tokens its prompt has.
+        cached_tokens: how many of them nobody had to compute.
+        begun: whether decode has put out a first token.
+    """
+
+    path: str = "aggregated"
+    why: str | None = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    prefill_ms: float | None = None
+    queue_ms: float | None = None
+    prefill_replica: str | None = None
+    transfer: Transfer | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    begun: bool = False
+
+
+@dataclass
+class Record:
+    """One request of a client: the legs of its prompts (mostly one), and who answered it."""
+
+    decode_replica: str | None = None
+    legs: list[Leg] = field(default_factory=list)
+
+    @property
+    def path(self) -> str | None:
+        """The most telling of the legs' paths; None while there is none (a request that needs no engine)."""
+        return max((leg.path for leg in self.legs), key=PATHS.index, default=None)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the engine has begun to answer."""
+        return any(leg.begun for leg in self.legs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The `diptych` object of a response. Everything in it is measured, so `computed` is empty."""
+        moved = _together([leg.transfer for leg in self.legs if leg.transfer])
+        return {
+            "path": self.path,
+            "why": next((leg.why for leg in self.legs if leg.path == self.path), None),
+            "prefill_ms": _most(leg.prefill_ms for leg in self.legs),
+            "prefill_queue_ms": _most(leg.queue_ms for leg in self.legs),
+            "prefill_replica": next((leg.prefill_replica for leg in self.legs if leg.prefill_replica), None),
+            "decode_replica": self.decode_replica,
+            "kv_transfer_ms": round(moved.seconds * 1e3, 3) if moved else None,
+            "kv_transfer_post_ms": round(moved.post_seconds * 1e3, 3) if moved else None,
+            "kv_transfer_bytes": moved.bytes if moved else None,
+            "kv_transfer_descriptors": moved.descriptors if moved else None,
+            "uncached_tokens": _uncached(self.legs),
+            "computed": [],
+        }
+
+    def headers(self) -> dict[str, str]:
+        """The same, in short, as response headers."""
+        told = self.to_json()
+        values = {
+            "x-diptych-path": told["path"],
+            "x-diptych-why": told["why"],
+            "x-diptych-prefill-replica": told["prefill_replica"],
+            "x-diptych-prefill-ms": told["prefill_ms"],
+            "x-diptych-prefill-queue-ms": told["prefill_queue_ms"],
+            "x-diptych-kv-transfer-ms": told["kv_transfer_ms"],
+            "x-diptych-kv-transfer-bytes": told["kv_transfer_bytes"],
+            "x-diptych-uncached-tokens": told["uncached_tokens"],
+        }
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+
+current: ContextVar[Record | None] = ContextVar("diptych_record", default=None)
+"""The record of the client's request that is being answered, for the engine's calls made on its behalf."""
+
+
+def _most(values: Any) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _uncached(legs: list[Leg]) -> int | None:
+    known = [leg for leg in legs if leg.prompt_tokens is not None and leg.cached_tokens is not None]
+    return sum((leg.prompt_tokens or 0) - (leg.cached_tokens or 0) for leg in known) if known else None
+
+
+def _together(transfers: list[Transfer]) -> Transfer | None:
+    if not transfers:
+        return None
+    return Transfer(
+        sum(each.bytes for each in transfers),
+        max(each.seconds for each in transfers),
+        max(each.post_seconds for each in transfers),
+        sum(each.descriptors for each in transfers),
+    )

@@ -1,0 +1,234 @@
+"""What every answer says of itself: headers with the request's way, and its record when the client asks for it.
+
+The record is complete when the engine's first output is there. So the head of an answer, and what a stream says
+before, wait for it; then the head carries the record, or, where the engine died meanwhile, becomes a 503 that says
+when to come back.
+"""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from diptych.serving.access import error_body
+from diptych.serving.record import Record, current
+
+logger = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+
+TIMING_HEADER = b"x-diptych-timing"
+RETRY_AFTER_S = "10"
+_ENGINE_NEEDED = ("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/messages")
+_KEEP_ALIVE = b":"  # a comment, that the connection may not look idle
+_DONE = b"data: [DONE]"
+_DONE_LINE = re.compile(b"^" + re.escape(_DONE), re.MULTILINE)
+
+
+class ReportMiddleware:
+    """Opens a record for each request, and tells of it in the response."""
+
+    def __init__(self, app: Any, *, server: Any) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Message, receive: Any, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(_ENGINE_NEEDED):
+            await self._app(scope, receive, send)
+            return
+        if self._server.engine_problem:
+            await unavailable(self._server.engine_problem)(scope, receive, send)
+            return
+        record = Record(decode_replica=self._server.replica_name)
+        answer = _Answer(scope, send, record, self._server)
+        token = current.set(record)
+        try:
+            await self._app(scope, receive, answer.send)
+        except Exception as error:
+            if not await answer.end_for(error):
+                raise
+        finally:
+            current.reset(token)
+
+
+class _Answer:
+    """One response on its way out."""
+
+    def __init__(self, scope: Message, send: Send, record: Record, server: Any) -> None:
+        self._send = send
+        self._record = record
+        self._server = server
+        self._asks_engine = scope["method"] == "POST"
+        self._with_record = _header(scope, TIMING_HEADER) == b"include"
+        self._stream: RecordInStream | None = None
+        self._head: Message | None = None
+        self._kept = b""
+        self._begun = False
+        self._ended = False
+
+    async def send(self, message: Message) -> None:
+        """Takes the application's messages as a server would."""
+        if message["type"] == "http.response.start":
+            self._head = message
+            if _header(message, b"content-type").startswith(b"text/event-stream"):
+                self._stream = RecordInStream(self._record, told=not self._with_record)
+        elif message["type"] == "http.response.body":
+            await self._body(message.get("body", b""), message.get("more_body", False))
+        else:
+            await self._begin()
+            await self._send(message)
+
+    async def end_for(self, error: Exception) -> bool:
+        """End the response in place of an application that raised; False where its server has to."""
+        if self._ended or (self._begun and self._stream is None):
+            return False
+        died = await engine_died(self._server)
+        if self._begun:
+            logger.error("An answer ended early.", exc_info=error)
+            await self._send(_body_message(_last_words(died=died)))
+        elif died:
+            await self._replace()
+        return self._begun
+
+    async def _body(self, body: bytes, more: bool) -> None:
+        self._kept += body
+        if self._ended or (more and self._waits() and not body.startswith(_KEEP_ALIVE)):
+            return
+        if not self._begun and await self._is_of_dead_engine():
+            await self._replace()
+            return
+        content, self._kept = self._kept, b""
+        if self._stream:
+            content = self._stream.pass_on(content, more)
+            await self._begin()
+        elif self._with_record:
+            content = _json_with_record(content, self._record)
+            await self._begin(len(content))
+        else:
+            await self._begin()
+        self._ended = not more
+        await self._send(_body_message(content, more))
+
+    def _waits(self) -> bool:
+        """Whether more has to come first: to a stream the engine's first output, to a record the whole body."""
+        if self._stream:
+            return self._asks_engine and not self._record.begun
+        return self._with_record
+
+    async def _is_of_dead_engine(self) -> bool:
+        if self._stream:  # its 200 came before the engine was asked
+            return self._waits() and bool(self._server.engine_problem)
+        return self._head is not None and self._head["status"] == 500 and await engine_died(self._server)
+
+    async def _begin(self, length: int | None = None) -> None:
+        """Send the head, once: with the record, and the length of a body that was changed."""
+        if self._head is None or self._begun:
+            return
+        self._begun = True
+        own = [(name.encode(), value.encode()) for name, value in self._record.headers().items()]
+        headers = [*self._head.get("headers", ()), *own]
+        if length is not None:
+            headers = [pair for pair in headers if pair[0].lower() != b"content-length"]
+            headers.append((b"content-length", str(length).encode()))
+        await self._send({**self._head, "headers": headers})
+
+    async def _replace(self) -> None:
+        self._begun = self._ended = True
+        response = unavailable("the engine died while it worked on this request")
+        head = {"status": response.status_code, "headers": response.raw_headers}
+        await self._send({"type": "http.response.start", **head})
+        await self._send(_body_message(response.body))
+
+
+class RecordInStream:
+    """Puts the record into a stream of events: before `data: [DONE]`, or last where a stream ends without.
+
+    A stream may come in pieces of any size, and a model may write `data: [DONE]`, too; only a line that begins so is
+    the end.
+
+    Args:
+        record: to be told, as a chunk without choices, or as an event of its own in streams that have named ones.
+        told: whether that is done already, or not wanted.
+    """
+
+    def __init__(self, record: Record, *, told: bool) -> None:
+        self._record = record
+        self._told = told
+        self._held = b""  # begins a line that may become the last one
+        self._at_line_start = True
+
+    def pass_on(self, body: bytes, more: bool) -> bytes:
+        """What may go out now of all that has come, `body` being its newest piece."""
+        text, self._held = self._held + body, b""
+        if self._told:
+            return text
+        begins = 0 if self._at_line_start else text.find(b"\n") + 1 or len(text)
+        found = _DONE_LINE.search(text, begins)
+        if found:
+            return text[: found.start()] + self._chunk() + text[found.start() :]
+        if not more:
+            return text + self._event()
+        last_line = max(text.rfind(b"\n") + 1, begins)
+        if _DONE.startswith(text[last_line:]):
+            text, self._held = text[:last_line], text[last_line:]
+        if text:
+            self._at_line_start = text.endswith(b"\n")
+        return text
+
+    def _chunk(self) -> bytes:
+        first = next((leg.id for leg in self._record.legs), "")
+        return self._tell("", id=first, object="chat.completion.chunk", choices=[])
+
+    def _event(self) -> bytes:
+        return self._tell("event: diptych\n", type="diptych")
+
+    def _tell(self, kind: str, **fields: Any) -> bytes:
+        self._told = True
+        if not self._record.legs:  # a stream that no engine had a part in
+            return b""
+        return f"{kind}data: {json.dumps({**fields, 'diptych': self._record.to_json()})}\n\n".encode()
+
+
+async def engine_died(server: Any) -> bool:
+    """Whether the engine is dead, or found dead within two seconds."""
+    for _ in range(20):
+        if server.engine_problem:
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+def unavailable(why: str) -> Response:
+    """503 with a time to come back: Serve is replacing the replica."""
+    content = error_body(f"The service is restarting an engine: {why}.", "service_unavailable", 503)
+    return JSONResponse(content, status_code=503, headers={"retry-after": RETRY_AFTER_S})
+
+
+def _last_words(*, died: bool) -> bytes:
+    """The end of a stream that broke off: an error event as OpenAI's and Anthropic's clients raise it."""
+    message = "The engine died while it wrote this answer." if died else "The engine failed on this request."
+    error = error_body(message, "server_error", 503 if died else 500)
+    return b"event: error\ndata: " + json.dumps({"type": "error", **error}).encode() + b"\n\n"
+
+
+def _body_message(body: bytes, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _header(message: Message, wanted: bytes) -> bytes:
+    return next((value for name, value in message.get("headers", ()) if name.lower() == wanted), b"")
+
+
+def _json_with_record(body: bytes, record: Record) -> bytes:
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    if not isinstance(content, dict) or content.get("error") or not record.legs:
+        return body
+    return json.dumps({**content, "diptych": record.to_json()}, ensure_ascii=False).encode()
