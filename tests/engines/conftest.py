@@ -16,6 +16,7 @@ from engines.questions import QUESTIONS
 from engines.service import Service, leftovers
 
 _ORDER = (
+    "test_shapes",
     "test_kv_transfer",
     "test_answers",
     "test_openai_client",
