@@ -25,9 +25,10 @@ down: ## take the service down
 status: ## what is up, and what blocks
 	@$(call diptych,status)
 
-bench: setup ## Diptych against Ray's own application, and the split against one engine; 12 minutes
+bench: setup ## Diptych against Ray's own application, the split against one engine, the commands; 12 minutes
 	$(BIN)/python benchmarks/stock.py
 	$(BIN)/python benchmarks/aggregated.py
+	$(BIN)/python benchmarks/commands.py
 
 setup: ## make .venv with the engines, as locked in requirements/
 	@$(call python,scripts/setup.py)
