@@ -4,10 +4,11 @@ import re
 
 import pytest
 
+from diptych.catalog.instances import GIB, MIB
 from diptych.errors import StartError
 from diptych.local.budget import Demand, check_memory, default_max_model_len
 from diptych.local.hardware import Hardware
-from diptych.models.on_cpu import GIB, MIB, default_kv_cache
+from diptych.models.on_cpu import default_kv_cache
 
 
 def machine(available: float, total: float = 24 * GIB) -> Hardware:

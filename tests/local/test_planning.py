@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from diptych.catalog.instances import GIB
 from diptych.errors import SetupError, StartError
 from diptych.local import planning
 from diptych.local.environment import service_environment
@@ -15,7 +16,6 @@ from diptych.local.paths import ServicePaths
 from diptych.local.plan import Plan
 from diptych.local.planning import Model, make_plan
 from diptych.models import ModelShape, shipped_config
-from diptych.models.on_cpu import GIB
 from diptych.spec import Document
 
 LAYERS, KV_HEADS, HEAD = 4, 2, 64

@@ -16,6 +16,9 @@ GIB = 1024**3
 MIB = 1024**2
 GB = 10**9
 
+DEFAULT_INSTANCE_TYPE = "g6.8xlarge"
+"""What a document on EKS gets that names none."""
+
 # What torch reports as a GPU's total memory, GiB, by EC2's name and MiB. It is less than the board has: error
 # correction and the driver keep a part. Each is the lowest that torch's out-of-memory messages in public reports
 # name ("has a total capacity of"); with the driver it moves by about 1 %. Nothing here was measured by us.

@@ -1,6 +1,5 @@
 """A7xx: who may reach the endpoint, and how secrets get to where they are used."""
 
-import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,7 @@ from diptych.check.subject import Subject
 from diptych.render.names import has_token
 from diptych.render.staging import is_staged
 from diptych.spec import EMBEDDED, is_bucket, is_path
-from diptych.spec.secrets import looks_secret, masked
+from diptych.spec.secrets import looks_secret, masked, names_secret
 
 _FREE_MAPPINGS = (
     "engine_kwargs.",
@@ -20,7 +19,6 @@ _FREE_MAPPINGS = (
     "decode.engine_kwargs.",
     "kv_transfer.kv_connector_extra_",
 )
-_SECRET_ARGUMENT = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$")
 
 _SYSTEM_FILES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
 
@@ -32,7 +30,7 @@ MANY_ENGINES = 8
 def no_secrets_inline(subject: Subject) -> Iterable[Complaint]:
     for field, value in _texts(subject.document.model_dump(mode="json"), ""):
         last = field.rpartition(".")[2]
-        named = _SECRET_ARGUMENT.search(last) and field.startswith(_FREE_MAPPINGS)
+        named = names_secret(last) and field.startswith(_FREE_MAPPINGS)
         if named or looks_secret(value) or looks_secret(last):
             yield Complaint(
                 masked(field),

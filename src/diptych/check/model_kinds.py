@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from diptych.check.compatibility import differs, limits
 from diptych.check.findings import Complaint
+from diptych.check.memory import text_only
 from diptych.check.rules import rule
 from diptych.check.subject import Subject
 
@@ -59,8 +60,7 @@ def multimodal_prefix_caching(subject: Subject) -> Iterable[Complaint]:
     if not subject.is_split or not subject.is_multimodal or subject.is_hybrid:
         return
     decode = subject.phases[-1]
-    text_only = decode.kwargs.get("language_model_only") is True or _no_media(decode.kwargs)
-    if not text_only and decode.resolved.get("enable_prefix_caching") is not False:
+    if not text_only(decode) and decode.resolved.get("enable_prefix_caching") is not False:
         yield Complaint(
             decode.path("enable_prefix_caching")
             if "enable_prefix_caching" in decode.kwargs
@@ -126,8 +126,3 @@ def _true_for_hybrids(subject: Subject, argument: str) -> Iterable[Complaint]:
                 "is true, and vLLM lists it as not supported for hybrid models whose phases are apart",
                 "remove it",
             )
-
-
-def _no_media(kwargs: dict[str, object]) -> bool:
-    most = kwargs.get("limit_mm_per_prompt")
-    return isinstance(most, dict) and bool(most) and not any(most.values())

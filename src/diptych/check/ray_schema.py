@@ -48,7 +48,7 @@ def ask_ray(subject: Subject) -> list[Finding]:
 
 def serve_config_of(subject: Subject) -> str:
     """The Serve configuration that the document is rendered to, as `diptych render` writes it."""
-    facts = RenderFacts(shape=subject.shape, model_revision=subject.facts.model.commit)
+    facts = RenderFacts(shape=subject.shape)
     return render_one(subject.document, facts, "serve")
 
 

@@ -9,6 +9,7 @@ from typing import get_args
 
 from diptych.catalog.instances import instance_type, instance_types
 from diptych.cli.console import err, out, print_dim, safe, write
+from diptych.cli.files import write_whole
 from diptych.errors import DocumentError, SetupError
 from diptych.spec import EMBEDDED, Place, is_path, schema_text, validate_options
 from diptych.spec.convert import Remark, document_from, read, to_text
@@ -138,8 +139,12 @@ def _check_target(file: Path, force: bool) -> None:
 
 
 def _save(text: str, file: Path) -> None:
+    target = file.resolve()
     try:
-        file.write_text(text, encoding="utf-8")
+        if target.exists() and not target.is_file():  # a pipe or a device
+            target.write_text(text, encoding="utf-8")
+        else:
+            write_whole(target, text)
     except OSError as error:
         raise SetupError(f"{file} can't be written: {error.strerror}.", "Give another name.") from error
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from diptych.check import Report, check_file
 from diptych.cli.check import print_findings
 from diptych.cli.console import err, print_dim, write
+from diptych.cli.files import write_whole
 from diptych.errors import DiptychError, DocumentError
 from diptych.render.archive import serving_archive
 from diptych.render.bundle import render, render_one
@@ -69,7 +70,7 @@ def _write_all(files: dict[str, str], source: str, folder: Path, *, force: bool)
         for stale in (name for name, origin in present.items() if origin == source and name not in files):
             folder.joinpath(stale).unlink()
         for name, text in files.items():
-            _write(folder / name, text)
+            write_whole(folder / name, text)
     except OSError as error:
         why = error.strerror or str(error)
         raise DiptychError(
@@ -83,14 +84,6 @@ def _origin(file: Path) -> str | None:
         return None
     with file.open(encoding="utf-8", errors="replace") as stream:
         return rendered_from(stream.read(_LONGEST_HEADER))
-
-
-def _write(file: Path, text: str) -> None:
-    """Whole or not at all, and never through a link."""
-    fresh = file.with_name(f".{file.name}.new")
-    fresh.unlink(missing_ok=True)
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(file)
 
 
 def _tell(document: Document, facts: Facts, folder: Path, files: dict[str, str]) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from diptych.catalog.instances import GIB
 from diptych.errors import StartError
 from diptych.local.hardware import Hardware
-from diptych.models.on_cpu import CHUNK_ACTIVATIONS, GIB, PROCESSES_PER_REPLICA, RAY
+from diptych.models.on_cpu import CHUNK_ACTIVATIONS, PROCESSES_PER_REPLICA, RAY
 
 DEFAULT_MAX_MODEL_LEN = 8192
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diptych.catalog.instances import GIB, MIB
 from diptych.errors import ModelError, StartError
 from diptych.local.budget import Demand, check_memory, default_max_model_len
 from diptych.local.environment import has_cuda_engine
@@ -18,7 +19,7 @@ from diptych.local.plan import Plan
 from diptych.local.ports import LOOPBACK, choose_port, free_ports
 from diptych.local.state import ports_of_others
 from diptych.models.config import DTYPE_BYTES, ModelShape, read_model_shape, weight_bytes
-from diptych.models.on_cpu import GIB, MIB, default_kv_cache
+from diptych.models.on_cpu import default_kv_cache
 from diptych.render.layout import group_name
 from diptych.render.serve import APPLICATION, PhasePlace, Place, serve_config
 from diptych.spec import Document, PhaseSection

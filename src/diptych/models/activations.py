@@ -14,12 +14,11 @@ Measured by others (start-up logs, GiB for activations or for all that is neithe
     Qwen3.5-9B with images, L40S, vLLM 0.19   2.02 in all, 0.65 CUDA graphs
 """
 
+from diptych.catalog.instances import GIB
 from diptych.models.layers import DTYPE_BYTES, FULL, RECURRENT, SLIDING, Fields, is_latent, kv_heads
 from diptych.models.mlps import experts
 from diptych.models.state import recurrence
 from diptych.models.vision import vision_fields
-
-GIB = 1 << 30
 
 CUDA_GRAPHS = 7 * GIB // 10
 """Of the graphs that vLLM captures unless eager: 0.2 to 0.8 GiB in the logs above, 1.6 at the most."""

@@ -1,7 +1,6 @@
 """What an engine on CPUs takes of its machine: measured with vLLM 0.29 and Ray 2.60, in bytes."""
 
-MIB = 2**20
-GIB = 2**30
+from diptych.catalog.instances import GIB, MIB
 
 PROCESSES_PER_REPLICA = int(1.7 * GIB)
 """Replica and engine process, without weights and KV cache."""

@@ -78,7 +78,7 @@ def kuberay_values(document: Document, watched: Sequence[str] = ()) -> dict[str,
     """
     return {
         "image": {"tag": f"v{document.kubernetes.kuberay_version}"},
-        "nodeSelector": system_nodes(document),
+        "nodeSelector": names.system_nodes(document),
         "singleNamespaceInstall": True,
         "watchNamespace": sorted({*watched, document.kubernetes.namespace}),
         # The chart's 100m is a limit too, which makes it slow when several clusters change at once.
@@ -87,13 +87,6 @@ def kuberay_values(document: Document, watched: Sequence[str] = ()) -> dict[str,
             "limits": {"cpu": "1", "memory": "512Mi"},
         },
     }
-
-
-def system_nodes(document: Document) -> dict[str, str]:
-    """Labels of the nodes for Ray's head and the operator; empty: any node."""
-    if document.on == "eks":
-        return {names.PHASE_LABEL: names.SYSTEM}
-    return dict(document.kubernetes.head_selector)
 
 
 def efa_plugin_values(document: Document) -> dict[str, Any] | None:

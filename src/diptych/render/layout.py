@@ -8,12 +8,11 @@ or defaults for each GPU.
 import math
 from dataclasses import dataclass
 
-from diptych.catalog.instances import GIB, InstanceType, instance_type
+from diptych.catalog.instances import DEFAULT_INSTANCE_TYPE, GIB, InstanceType, instance_type
 from diptych.catalog.nodes import INSTANCE_TYPE_LABELS, ZONE_LABEL
 from diptych.render.inputs import Facts
 from diptych.spec import Document, NodesSection, Phase, PhaseSection
 
-DEFAULT_INSTANCE_TYPE = "g6.8xlarge"
 _CPUS_PER_GPU = 8
 _MEMORY_PER_GPU = 64 * GIB
 _SHARED_MEMORY = 8 * GIB

@@ -51,6 +51,13 @@ def code_config_map(document: Document, archive: bytes) -> str:
     return f"{document.name}-serving-{hashlib.sha256(archive).hexdigest()[:12]}"
 
 
+def system_nodes(document: Document) -> dict[str, str]:
+    """Labels of the nodes for Ray's head and the operator; empty: any node."""
+    if document.on == "eks":
+        return {PHASE_LABEL: SYSTEM}
+    return dict(document.kubernetes.head_selector)
+
+
 def api_keys_secret(document: Document) -> tuple[str, str]:
     """Name and key of the secret that holds the endpoint's keys."""
     return _secret(document.access.api_key_secret, f"{document.name}-api-keys", API_KEYS_KEY)

@@ -27,12 +27,11 @@ from diptych.catalog.nodes import is_reserved_label
 from diptych.render import names
 from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, zone_of
-from diptych.render.staging import node_folder
+from diptych.render.staging import LOCAL_DISKS, node_folder
 from diptych.spec import Document, NodesSection
 
 AMI_FAMILY = "AmazonLinux2023"
 GPU_ROLE = "gpu-worker"
-LOCAL_DISKS = "/mnt/k8s-disks/0"
 
 # Root volumes, GiB. The image takes 25 unpacked; what was downloaded for it stays beside it, and a second one must
 # fit while it is replaced.

@@ -64,12 +64,12 @@ def head_pod(document: Document) -> dict[str, Any]:
         **_QUIET,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
-    selector = {names.PHASE_LABEL: names.SYSTEM} if document.on == "eks" else section.head_selector
+    selector = names.system_nodes(document)
     spec: dict[str, Any] = {
         "automountServiceAccountToken": has_autoscaler(document),
         "enableServiceLinks": False,
         **pull_secrets(document),
-        **({"nodeSelector": dict(selector)} if selector else {}),
+        **({"nodeSelector": selector} if selector else {}),
         "containers": [
             {
                 "name": "ray-head",

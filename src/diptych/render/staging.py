@@ -19,7 +19,9 @@ FOLDER = "/models"
 """Where the staged models are in the pods."""
 
 NODE_FOLDER = "/var/lib/diptych"
-NVME_NODE_FOLDER = "/mnt/k8s-disks/0/diptych"
+LOCAL_DISKS = "/mnt/k8s-disks/0"
+"""Where nodeadm mounts the local disks of a node (strategy RAID0)."""
+NVME_NODE_FOLDER = f"{LOCAL_DISKS}/diptych"
 """On local disks that EKS's AL2023 nodes join (`localStorage.strategy: RAID0`)."""
 
 _VOLUME = "models"

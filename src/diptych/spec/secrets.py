@@ -20,6 +20,8 @@ _SECRET = re.compile(
 )
 """Tokens by the beginnings that their makers gave them so that they can be found."""
 
+_NAMES_SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$")
+
 
 def looks_secret(text: str) -> bool:
     """Whether a part of `text` looks like a token, a key or a password.
@@ -28,6 +30,15 @@ def looks_secret(text: str) -> bool:
     (True, False)
     """
     return _SECRET.search(text) is not None
+
+
+def names_secret(name: str) -> bool:
+    """Whether a free field of this name (an argument of an engine, a variable) holds a secret.
+
+    >>> names_secret("hf_token"), names_secret("tokenizer")
+    (True, False)
+    """
+    return _NAMES_SECRET.search(name) is not None
 
 
 def masked(text: str) -> str:

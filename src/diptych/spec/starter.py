@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from diptych.catalog.instances import GIB, InstanceType, instance_type
+from diptych.catalog.instances import DEFAULT_INSTANCE_TYPE, GIB, InstanceType, instance_type
 from diptych.spec.fields import EMBEDDED, Place
 from diptych.spec.scalars import written
 
-DEFAULT_INSTANCE_TYPE = "g6.8xlarge"
 DEFAULT_MODELS: Mapping[Place, str] = {
     "local": EMBEDDED,
     "kubernetes": "Qwen/Qwen3-0.6B",

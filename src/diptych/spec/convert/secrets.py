@@ -1,13 +1,11 @@
 """Secrets in a manifest: none gets into a document; each is remarked on, and its value is never shown."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from diptych.spec.convert.parts import Remark
-from diptych.spec.secrets import looks_secret, masked
+from diptych.spec.secrets import looks_secret, masked, names_secret
 
-_NAMES_SECRET = re.compile(r"(^|_)(token|api_key|password|secret|access_key)$")
 _FREE = ("engine_kwargs.", "kv_connector_extra_config.")
 _WHY = "it is a secret, which a document does not hold"
 _DO = (
@@ -44,5 +42,5 @@ def _is_secret(path: str, value: Any) -> bool:
         return any(
             looks_secret(str(name)) or _is_secret(f"{path}.{name}", each) for name, each in value.items()
         )
-    named = any(free in path for free in _FREE) and _NAMES_SECRET.search(path.rpartition(".")[2]) is not None
+    named = any(free in path for free in _FREE) and names_secret(path.rpartition(".")[2])
     return isinstance(value, str) and value != "" and (named or looks_secret(value))
