@@ -8,7 +8,8 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from common import Side, Stream, client_of, diptych_up, median, percentile, prompt_of, run, stream
+from common import Stream, client_of, median, percentile, prompt_of, run, stream
+from sides import Side, diptych_up
 
 STREAMS, STREAM_TOKENS, LONG_PROMPTS, LONG_WORDS, GAP_S = 2, 400, 6, 1500, 3.0
 GOALS = {"ITL p99": 0.2, "ITL p50": 1.6}

@@ -7,7 +7,8 @@ Run: `python benchmarks/stock.py`. Takes about five minutes on two cores. Model 
 import sys
 from dataclasses import dataclass
 
-from common import Side, client_of, diptych_up, median, prompt_of, run, stock_up, stream
+from common import client_of, median, prompt_of, run, stream
+from sides import Side, diptych_up, stock_up
 
 TOKENS, REPEATS = 48, 5
 GOALS = {"first token": 0.6, "TPOT alone": 0.5, "memory": 0.75}

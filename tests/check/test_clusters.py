@@ -467,6 +467,13 @@ def test_images(codes: Codes, image: str, found: set[str]) -> None:
     } == found
 
 
+def test_only_this_machine_may_do_without_keys(codes: Codes) -> None:
+    without = "access: {api_keys: none}\n"
+    assert "A733" not in codes(without)
+    assert "A733" in codes(EKS + without) & codes(KUBERNETES + without)
+    assert "A733" not in codes(f"{EKS}access: {{api_keys: required}}\n")
+
+
 def test_a_gateway_needs_both_a_class_and_a_certificate(codes: Codes) -> None:
     access = {"A702", "A703", "A704"}
     assert codes(f"{EKS}access: {{expose: gateway}}\n") & access == {"A702", "A704"}

@@ -116,4 +116,5 @@ def test_every_rule_that_has_no_example_document_is_tested_elsewhere() -> None:
         "K526",
         "A711",
         "A721",
+        "A732",
     }

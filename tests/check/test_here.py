@@ -149,6 +149,40 @@ def test_what_is_referred_to_is_looked_for(tmp_path: Path) -> None:
     assert "A710" not in codes_as_gathered(tmp_path, "access: {api_key_env: KEYS}\n", KEYS="dk-key")
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("dk-one\n# dk-two admins\n\ndk-three priority=-1 admin\n", None),
+        ("dk-one\ndk-two secret-word\n", "line 2"),
+        ("admin\ndk-one priority\n", "lines 1, 2"),
+    ],
+)
+def test_lines_of_keys_that_let_nobody_in_are_named_by_number(
+    tmp_path: Path, text: str, named: str | None
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    file.chmod(0o600)
+    for reference, where, environ in (
+        (f"api_key_file: {file}", str(file), {}),
+        ("api_key_env: MY_KEYS", "MY_KEYS", {"MY_KEYS": text}),
+    ):
+        document = tmp_path / "diptych.yaml"
+        document.write_text(f"access: {{{reference}}}\n")
+        loaded = load_with_provenance(document, environ={})
+        found = check_document(loaded, gather(loaded.document, offline=True, environ=environ))
+        told = [each for each in found if each.code == "A732"]
+        assert [each.what for each in told] == (
+            [f"is {where}, which has more than keys on {named}"] if named else []
+        )
+        assert "secret-word" not in str(told)
+
+
+def test_a_key_file_that_is_none_is_not_read(tmp_path: Path) -> None:
+    for file in (tmp_path, tmp_path / "none", Path("/dev/zero")):
+        assert "A732" not in codes_as_gathered(tmp_path, f"access: {{api_key_file: {file}}}\n")
+
+
 def test_the_machine_is_looked_at_for_this_place_only(tmp_path: Path) -> None:
     looked: list[Any] = []
 

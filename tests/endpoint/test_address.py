@@ -69,9 +69,14 @@ def test_loopback_is_told_from_elsewhere(url: str, loopback: bool) -> None:
         b"Authorization: Bearer dk-123\n",
         b"authorization:bearer dk-123\n",
         b"dk-123\ndk-older\n",
+        b"dk-123 admin\n",
+        b"dk-123\tpriority=-5 admin",
+        b"# caf\xc3\xa9\n\n  dk-123 admin\n",
     ],
 )
-def test_a_key_file_holds_the_key_alone_or_the_header_for_curl(tmp_path: Path, content: bytes) -> None:
+def test_a_key_file_holds_the_key_and_what_it_may_or_the_header_for_curl(
+    tmp_path: Path, content: bytes
+) -> None:
     assert _with_key_file(tmp_path, content).read_key() == "dk-123"
 
 
@@ -87,7 +92,19 @@ def test_the_key_is_read_anew_each_time_and_shown_nowhere(tmp_path: Path) -> Non
     assert "dk-" not in repr(endpoint)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"\xff\xfe", b"caf\xc3\xa9", b"a\x00b"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"# dk-123\n",
+        b"two words",
+        b"dk-123 priority=high",
+        b"\xff\xfe",
+        b"caf\xc3\xa9",
+        b"a\x00b",
+    ],
+)
 def test_a_file_without_a_key_is_named_and_its_content_is_not_shown(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(EndpointError) as caught:
         _with_key_file(tmp_path, content).read_key()

@@ -16,7 +16,8 @@ from engines.questions import QUESTIONS
 from engines.service import Service, leftovers
 
 _ORDER = (
-    "test_shapes",
+    "test_conformance",
+    "test_fuzz",
     "test_kv_transfer",
     "test_answers",
     "test_openai_client",

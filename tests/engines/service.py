@@ -93,6 +93,11 @@ class Service:
         return self.key_file.read_text().strip()
 
     @property
+    def admin_key(self) -> str:
+        """The key with which Diptych's own commands ask."""
+        return (self.directory / "admin-key").read_text().split()[0]
+
+    @property
     def model(self) -> str:
         return str(self.plan["model"])
 
@@ -120,8 +125,9 @@ class Service:
         return psutil.Process(self.phases()[phase][0]["engine_pid"])
 
     def client(self, *, key: str | None = None, timeout_s: float = 120.0) -> httpx.Client:
-        """A client with the service's key, or with another."""
+        """A client with the key that `up` makes for users, an ordinary one, or with another."""
         headers = {"authorization": f"Bearer {key or self.key}", "x-diptych-timing": "include"}
+        headers["x-diptych-prefill"] = "remote"  # what the service itself would choose is for test_placement
         return httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
 
     def post(self, path: str, timeout_s: float = 120.0, **body: Any) -> httpx.Response:
@@ -136,7 +142,7 @@ class Service:
         return answer
 
     def phases(self) -> dict[str, list[dict[str, Any]]]:
-        with self.client() as client:
+        with self.client(key=self.admin_key) as client:
             phases: dict[str, list[dict[str, Any]]] = client.get("/diptych/v1/status").json()["phases"]
         return phases
 

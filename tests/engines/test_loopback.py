@@ -1,9 +1,11 @@
 """Everything that listens is on a loopback address: read from the kernel's socket tables."""
 
+import contextlib
 import ipaddress
 import socket
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -12,6 +14,8 @@ from engines.service import Service
 pytestmark = pytest.mark.engines
 
 TCP_LISTEN, UDP_UNCONNECTED = "0A", "07"
+JOB_APIS = ("/api/job_agent/jobs/", "/api/jobs/")
+RAYS_OWN = ("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def is_loopback(address: str) -> bool:
@@ -79,3 +83,49 @@ def test_no_process_serves_udp_to_the_network(service: Service) -> None:
     inodes = own_sockets(service)
     sockets = table("udp", UDP_UNCONNECTED, inodes) + table("udp6", UDP_UNCONNECTED, inodes)
     assert [address for address, port in sockets if port and not is_loopback(address)] == []
+
+
+def ports_of_ray(service: Service) -> set[int]:
+    """Where Ray's own processes listen: all but Serve's, which are the endpoint's, and the engines'."""
+    pids = {one.pid for one in service.processes() if " ".join(one.cmdline()).strip().endswith(RAYS_OWN)}
+    pids |= {one.pid for one in service.processes() if one.name() in RAYS_OWN}
+    listening = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    return {each.laddr.port for each in listening if each.pid in pids}
+
+
+def asked_for_a_job(service: Service, body: dict[str, str], token: str | None = None) -> list[int]:
+    """What Ray's own ports answer to a job: the statuses of those that speak HTTP."""
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    statuses = []
+    for port in sorted(ports_of_ray(service)):
+        for path in JOB_APIS:
+            with contextlib.suppress(httpx.TransportError):
+                url = f"http://127.0.0.1:{port}{path}"
+                answer = httpx.post(url, json=body, headers=headers, timeout=5, trust_env=False)
+                statuses.append(answer.status_code)
+    return statuses
+
+
+def test_rays_job_api_takes_no_job_without_rays_token(service: Service, tmp_path: Path) -> None:
+    job = {"entrypoint": f"touch {tmp_path}/ran"}
+    for token in (None, "wrong", service.key, service.admin_key):
+        statuses = asked_for_a_job(service, job, token)
+        assert (401 if token is None else 403) in statuses  # the job API is there, and refuses
+        assert [status for status in statuses if status < 400] == []
+    # With the token it is read: a job without an entrypoint is what is wrong then.
+    rays_token = (service.directory / "ray-token").read_text().strip()
+    with_token = asked_for_a_job(service, {}, rays_token)
+    assert {401, 403}.isdisjoint(with_token)
+    assert 400 in with_token
+    assert not (tmp_path / "ran").exists()
+
+
+def test_there_is_no_dashboard(service: Service) -> None:
+    running = [" ".join(process.cmdline()) for process in service.processes()]
+    assert any("DashboardAgent" in line for line in running)  # the look would have seen it
+    assert [
+        line for line in running if line.endswith("dashboard.py") or "/dashboard/dashboard.py" in line
+    ] == []
+    listening = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    ours = {process.pid for process in service.processes()}
+    assert [each.laddr for each in listening if each.pid in ours and each.laddr.port == 8265] == []

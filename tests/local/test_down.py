@@ -31,7 +31,14 @@ def test_down_ends_what_a_killed_keeper_left_and_spares_strangers(start, mark, p
 
 
 def test_after_down_the_service_is_forgotten_with_its_keys(paths) -> None:
-    for path in (paths.api_key, paths.curl_header, paths.ray_token, paths.plan, paths.events):
+    for path in (
+        paths.api_key,
+        paths.admin_key,
+        paths.curl_header,
+        paths.ray_token,
+        paths.plan,
+        paths.events,
+    ):
         path.write_text("x")
     take_down("one")
     assert {path.name for path in paths.directory.iterdir()} <= {"lock", "keeper.log", "deploy.log"}

@@ -84,11 +84,13 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keep]:
         ray.mkdir()
         paths = remember(run_id="kept", ray_directory=str(ray), ready_at=None)
         paths.api_key.write_text("dk-x")
+        paths.admin_key.write_text("dk-y admin")
         (port,) = free_ports(1)
         plan = Plan(
             name="one", run_id="kept", application="diptych", topology="aggregated", model="m",
             serve_config={"applications": [APPLICATION]}, host="127.0.0.1", port=port,
-            api_key_file=str(paths.api_key), phases=["aggregated"], engine_stages=["engine"],
+            api_key_file=str(paths.api_key), admin_key_file=str(paths.admin_key),
+            phases=["aggregated"], engine_stages=["engine"],
             events=str(paths.events), ray_directory=str(ray), ray_logs=str(ray / "session_latest" / "logs"),
             ray_token_file=str(paths.ray_token), num_cpus=1, num_gpus=0, object_store_bytes=1,
             start_deadline_s=60.0,

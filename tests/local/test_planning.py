@@ -200,11 +200,38 @@ def test_a_key_is_made_for_each_run_into_files_for_their_owner_only(
     first = paths.api_key.read_text()
     plan()
     assert paths.api_key.read_text() != first
-    for path in (paths.api_key, paths.curl_header, paths.ray_token):
+    for path in (paths.api_key, paths.admin_key, paths.curl_header, paths.ray_token):
         assert path.stat().st_mode & 0o777 == 0o600
     key = paths.api_key.read_text().strip()
+    assert len(key.split()) == 1
     assert paths.curl_header.read_text() == f"Authorization: Bearer {key}\n"
     assert key not in made.model_dump_json()
+
+
+def test_an_admin_key_of_our_own_is_made_beside_whatever_keys_there_are(
+    plan: Planned, paths: ServicePaths, own_keys: Path
+) -> None:
+    for access, key_file in (({}, paths.api_key), ({"api_key_file": str(own_keys)}, own_keys)):
+        made, _ = plan(access=access)
+        key, word = paths.admin_key.read_text().split()
+        assert word == "admin"
+        assert key not in key_file.read_text()
+        assert key not in made.model_dump_json()
+        assert made.admin_key_file == str(paths.admin_key)
+        assert args_of(made)["access"] == {"api_key_file": [str(key_file), str(paths.admin_key)]}
+
+
+def test_without_keys_admin_routes_still_have_one_and_that_is_said(
+    plan: Planned, paths: ServicePaths
+) -> None:
+    made, said = plan(access={"api_keys": "none"})
+    files = [str(paths.api_key), str(paths.admin_key)]
+    assert args_of(made)["access"] == {"api_key_file": files, "open": True}
+    assert any("need no key" in text for text in said)
+
+
+def args_of(plan: Plan) -> Any:
+    return plan.serve_config["applications"][0]["args"]
 
 
 @pytest.fixture
@@ -228,8 +255,9 @@ def test_the_users_own_key_file_is_used_where_it_lies(
     ("spoil", "said"),
     [
         (lambda path: path.chmod(0o644), "can be read by others"),
-        (lambda path: path.write_text("\n"), "is empty"),
-        (lambda path: path.write_text("key with words\n"), "holds more than keys"),
+        (lambda path: path.write_text("\n# none\n"), "holds no key"),
+        (lambda path: path.write_text("dk-1\ndk-2 dk-3\n"), "has more than keys on line 2"),
+        (lambda path: path.write_text("admin\ndk-1 priority\n"), "has more than keys on lines 1, 2"),
         (lambda path: path.unlink(), "cannot be read: No such file"),
     ],
 )
@@ -240,18 +268,36 @@ def test_a_key_file_that_will_not_do_is_an_error_that_names_it(
     with pytest.raises(SetupError, match=said) as caught:
         plan(access={"api_key_file": str(own_keys)})
     assert str(own_keys) in caught.value.message
+    assert "dk-" not in caught.value.message + caught.value.hint
+
+
+def test_the_first_key_of_a_file_is_the_one_for_curl_without_what_it_may(
+    plan: Planned, paths: ServicePaths, own_keys: Path
+) -> None:
+    own_keys.write_text("# ours\n\ndk-1 priority=3 admin\ndk-2\n")
+    plan(access={"api_key_file": str(own_keys)})
+    assert paths.curl_header.read_text() == "Authorization: Bearer dk-1\n"
 
 
 def test_keys_in_a_variable_reach_a_private_file_and_no_process(
     plan: Planned, paths: ServicePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MY_KEYS", "first-key second-key")
+    monkeypatch.setenv("MY_KEYS", "first-key priority=1\nsecond-key")
     made, _ = plan(access={"api_key_env": "MY_KEYS"})
-    assert paths.api_key.read_text() == "first-key\nsecond-key\n"
+    assert paths.api_key.read_text() == "first-key priority=1\nsecond-key\n"
     assert paths.api_key.stat().st_mode & 0o777 == 0o600
     assert "first-key" not in made.model_dump_json()
     environment = service_environment("run", "127.0.0.1", paths.ray_token, made.withheld_variables)
     assert "MY_KEYS" not in environment
+
+
+def test_keys_in_a_variable_that_share_a_line_are_refused_and_not_shown(
+    plan: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEYS", "first-key second-key")
+    with pytest.raises(SetupError, match="The variable MY_KEYS has more than keys on line 1") as caught:
+        plan(access={"api_key_env": "MY_KEYS"})
+    assert "second-key" not in caught.value.message + caught.value.hint
 
 
 def test_a_variable_with_keys_that_is_not_set_is_an_error_that_names_it(

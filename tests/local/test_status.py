@@ -1,9 +1,11 @@
 """What `status` makes of processes and of the endpoint's own word: ready, or the first thing that blocks."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from diptych.endpoint import Endpoint
 from diptych.local import status
 from diptych.local.paths import ServicePaths
 from diptych.local.processes import ServiceProcess
@@ -42,6 +44,7 @@ class Machine:
     def __init__(self) -> None:
         self.processes = PROCESSES
         self.told: dict[str, Any] | None = {"phases": TOLD}
+        self.asked_with: Path | None = None
         self.kept = True
         self.state = STATE
 
@@ -50,7 +53,12 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(status, "marked", lambda mark: machine.processes)
-    monkeypatch.setattr(status, "fetch_status", lambda endpoint: machine.told)
+
+    def fetch_status(endpoint: Endpoint) -> dict[str, Any] | None:
+        machine.asked_with = endpoint.api_key_file
+        return machine.told
+
+    monkeypatch.setattr(status, "fetch_status", fetch_status)
     monkeypatch.setattr(status, "is_alive", lambda pid, mark: machine.kept)
     return machine
 
@@ -74,6 +82,13 @@ def test_a_service_whose_engines_answer_is_ready(machine: Machine) -> None:
         2000,
         3,
     )
+
+
+def test_it_asks_with_the_admin_key_and_tells_of_the_clients(machine: Machine) -> None:
+    found, paths = seen(machine), ServicePaths.of("one")
+    assert machine.asked_with == paths.admin_key
+    assert found.to_json()["api_key_file"] == str(paths.api_key)
+    assert status.endpoint_of("one").api_key_file == paths.api_key
 
 
 def test_its_json_has_what_is_promised(machine: Machine) -> None:

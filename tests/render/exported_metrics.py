@@ -1,4 +1,4 @@
-"""The metrics that the installed Ray and vLLM export on Ray's metrics port, read from their source."""
+"""The metrics that Diptych and the installed Ray and vLLM export on Ray's metrics port, read from their source."""
 
 import ast
 import importlib.util
@@ -35,6 +35,18 @@ def exported_by_ray(source: Path) -> set[str]:
         for file in sorted((source / folder).glob("*.py")):
             for kind, name in _metrics(file, _RAY_KINDS):
                 found |= _names(kind, name)
+    return found
+
+
+def exported_by_diptych(source: Path) -> dict[str, set[str]]:
+    """Names like `ray_diptych_requests_total`, and the labels of each."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse((source / "serving/metrics.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and _called(node.func) == "Metric":
+            name, kind, _, *more = node.args
+            labels = set(ast.literal_eval(more[0])) if more else set()
+            for each in _names(ast.literal_eval(kind), f"diptych_{ast.literal_eval(name)}"):
+                found[each] = labels
     return found
 
 

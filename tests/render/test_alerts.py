@@ -49,7 +49,13 @@ def test_alerts_are_those_of_the_topology() -> None:
     split, aggregated = set(rules()), set(rules(topology="aggregated"))
     assert {"DiptychPrefillLost", "DiptychDecodeLost", "DiptychKVTransfersFailed"} <= split - aggregated
     assert aggregated - split == {"DiptychAggregatedLost", "DiptychAggregatedNotUp"}
-    assert {"DiptychErrors", "DiptychTTFTHigh", "DiptychMetricsMissing"} <= split & aggregated
+    assert {"DiptychDegraded", "DiptychRecovering"} <= split - aggregated
+    assert {
+        "DiptychErrors",
+        "DiptychTTFTHigh",
+        "DiptychRefusing",
+        "DiptychMetricsMissing",
+    } <= split & aggregated
 
 
 def test_a_phase_that_may_have_no_replicas_is_never_missed() -> None:
@@ -84,6 +90,14 @@ def tokens(source: str, values: str) -> tuple[str, str]:
 
 def ttft(values: str, le: str, phase: str = "prefill") -> tuple[str, str]:
     return series("ray_vllm_time_to_first_token_seconds_bucket", values, f'phase="{phase}",le="{le}"')
+
+
+def ours(counter: str, values: str, labels: str) -> tuple[str, str]:
+    return series(f"ray_diptych_{counter}_total", values, f'phase="decode",{labels}')
+
+
+def degraded(values: str, replica: str) -> tuple[str, str]:
+    return series("ray_diptych_degraded", values, f'phase="decode",replica="{replica}"')
 
 
 HEAD = series("up", "1x400", 'phase="head",pod="h"')
@@ -130,6 +144,54 @@ SCENARIOS: dict[str, tuple[str, list[tuple[str, str]], int, bool]] = {
         *(12, True),
     ),
     "all pods are scraped": ("DiptychMetricsMissing", [HEAD, series("up", "1x80")], 12, False),
+    "prefill is lost to one of two decode replicas": (
+        "DiptychDegraded",
+        [degraded("0x20 1x80", "a"), degraded("0x80", "b")],
+        *(14, True),
+    ),
+    "prefill is lost for a moment": ("DiptychDegraded", [degraded("0x20 1x2 0x80", "a")], 12, False),
+    "a tenth of the prompts are recovered": (
+        "DiptychRecovering",
+        [ours("recovered", "0+10x80", 'reason="prefill"'), ours("placements", "0+100x80", 'path="remote"')],
+        *(20, True),
+    ),
+    "a prompt is recovered now and then": (
+        "DiptychRecovering",
+        [ours("recovered", "0+1x80", 'reason="prefill"'), ours("placements", "0+100x80", 'path="remote"')],
+        *(20, False),
+    ),
+    "what runs on decode on purpose does not hide what fails": (
+        "DiptychRecovering",
+        [
+            ours("recovered", "0+10x80", 'reason="kv_transfer"'),
+            ours("placements", "0+100x80", 'path="remote"'),
+            ours("placements", "0+9000x80", 'path="local-short"'),
+        ],
+        *(20, True),
+    ),
+    "the queues are full": (
+        "DiptychRefusing",
+        [
+            ours("refused", "0+10x80", 'by="orchestrator",status="429"'),
+            ours("requests", "0+100x80", 'path="remote",status="200"'),
+            ours("requests", "0+10x80", 'path="none",status="429"'),
+        ],
+        *(20, True),
+    ),
+    "many have a wrong key, or ask for what can never fit": (
+        "DiptychRefusing",
+        [
+            ours("refused", "0+90x80", 'by="access",status="401"'),
+            ours("refused", "0+90x80", 'by="orchestrator",status="400"'),
+            ours("requests", "0+100x80", 'path="remote",status="200"'),
+        ],
+        *(20, False),
+    ),
+    "a KV transfer took too long": (
+        "DiptychKVTransfersFailed",
+        [ours("kv_transfers_failed", "_x40 1x80", 'pod="d-0"')],
+        *(25, True),
+    ),
     "the first failed transfer of a counter that did not exist": (
         *("DiptychKVTransfersFailed", [series(FAILED, "_x40 1x80")]),
         *(25, True),

@@ -10,7 +10,7 @@ import pytest
 
 from diptych.render import monitoring, pods
 from diptych.spec import Document
-from render.exported_metrics import exported_by_ray, exported_by_vllm, source_of
+from render.exported_metrics import exported_by_diptych, exported_by_ray, exported_by_vllm, source_of
 
 FROM_THE_POD_MONITOR = {"up"}
 SERIES = re.compile(r"\b([a-z_][a-z0-9_]*)\{")
@@ -58,7 +58,26 @@ def used(prefix: str) -> set[str]:
 
 def test_every_series_is_one_whose_origin_is_tested() -> None:
     names = {name for query in queries() for name in SERIES.findall(query)}
-    assert names == used("ray_vllm_") | used("ray_serve_") | used("ray_node_") | FROM_THE_POD_MONITOR
+    origins = ("ray_diptych_", "ray_vllm_", "ray_serve_", "ray_node_")
+    assert names == {name for prefix in origins for name in used(prefix)} | FROM_THE_POD_MONITOR
+
+
+def test_our_replicas_export_every_series_of_our_name_with_the_labels_that_are_asked_for() -> None:
+    exported = exported_by_diptych(Path(pods.__file__).parents[1])
+    assert used("ray_diptych_")
+    assert used("ray_diptych_") - set(exported) == set()
+    for query in queries():
+        for name, selector in re.findall(r"(ray_diptych_\w+)\{([^}]*)\}", query):
+            asked = set(re.findall(r"(\w+)=", selector)) - {"namespace", "diptych_service", "phase"}
+            assert asked <= exported[name], query
+
+
+def test_our_own_series_are_kept_together_by_labels_that_exist() -> None:
+    exported = exported_by_diptych(Path(pods.__file__).parents[1])
+    for query in queries():
+        for by, name in re.findall(r"by \(([^)]*)\) \((?:rate\()?(ray_diptych_\w+)", query):
+            given = exported[name] | {"phase", "pod", "le"}
+            assert {each.strip() for each in by.split(",")} <= given, query
 
 
 def test_vllm_exports_every_series_of_its_name() -> None:
@@ -209,6 +228,12 @@ def test_panels_fill_the_board_without_overlapping() -> None:
         "ray_vllm_num_requests_waiting",
         "ray_serve_num_http_requests_total",
         "ray_node_gpus_utilization",
+        "ray_diptych_requests_total",
+        "ray_diptych_time_to_first_token_seconds_bucket",
+        "ray_diptych_degraded",
+        "ray_diptych_waiting_tokens",
+        "ray_diptych_recovered_total",
+        "ray_diptych_refused_total",
     ],
 )
 def test_the_board_shows(wanted: str) -> None:

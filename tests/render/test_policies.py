@@ -171,8 +171,16 @@ def test_kubernetes_accepts_them(fields: dict[str, Any]) -> None:
         *((stranger, DECODE, 45123, False) for stranger in (NEIGHBOUR, STRANGER, OTHER_SERVICE, IN_NETWORK)),
         *((stranger, HEAD, 6379, False) for stranger in (NEIGHBOUR, STRANGER, OTHER_SERVICE, OPERATOR)),
         *((stranger, HEAD, 8265, False) for stranger in (NEIGHBOUR, STRANGER, CLIENT, PROMETHEUS)),
+        # Ray's job API is also its agents', and Ray Client runs code
+        *(
+            (stranger, to, 52365, False)
+            for stranger in (NEIGHBOUR, STRANGER, CLIENT)
+            for to in (HEAD, DECODE)
+        ),
+        *((stranger, HEAD, 10001, False) for stranger in (NEIGHBOUR, STRANGER, CLIENT, OPERATOR)),
         # the operator
         (OPERATOR, HEAD, 8265, True),
+        (OPERATOR, HEAD, 52365, False),
         (OPERATOR, HEAD, 8000, True),
         (OPERATOR, DECODE, 8265, False),
         (OPERATOR_ELSEWHERE, HEAD, 8265, False),

@@ -107,6 +107,16 @@ def test_the_key_is_named_by_its_file_and_never_written(key_file: Path) -> None:
     assert KEY not in json.dumps(config)
 
 
+def test_an_admin_key_lies_beside_the_clients(key_file: Path) -> None:
+    config = rendered(Document(), api_key_file=str(key_file), admin_key_file="/admin")
+    assert config["applications"][0]["args"]["access"] == {"api_key_file": [str(key_file), "/admin"]}
+
+
+def test_an_endpoint_here_may_let_clients_in_without_a_key(key_file: Path) -> None:
+    config = rendered(document(access={"api_keys": "none"}), api_key_file=str(key_file))
+    assert config["applications"][0]["args"]["access"] == {"api_key_file": str(key_file), "open": True}
+
+
 def test_without_a_key_file_there_is_no_access_section() -> None:
     assert "access" not in rendered(Document())["applications"][0]["args"]
 
@@ -213,8 +223,9 @@ class TestOnACluster:
             assert "VLLM_NIXL_SIDE_CHANNEL_HOST" not in found["runtime_env"]["env_vars"]
 
     def test_the_keys_are_always_asked_for(self) -> None:
-        access = on_cluster()["applications"][0]["args"]["access"]
-        assert access == {"api_key_file": "/etc/diptych/api-keys/keys"}
+        for fields in ({}, {"access": {"api_keys": "none"}}):
+            access = on_cluster(**fields)["applications"][0]["args"]["access"]
+            assert access == {"api_key_file": "/etc/diptych/api-keys/keys"}
 
     @pytest.mark.parametrize(
         ("model", "staged", "source", "is_local"),

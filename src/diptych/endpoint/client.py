@@ -81,6 +81,7 @@ def stream_chat(
         # A proxy that compresses holds tokens back.
         "accept-encoding": "identity",
         "x-diptych-timing": "include",
+        "x-diptych-prefill": "remote",  # a chat is there to show both phases, also where a short way would do
     }
     with open_client(endpoint, key, timeout) as client:
         answer = Answer(endpoint.model, sent_s=time.perf_counter())

@@ -52,6 +52,11 @@ class ServicePaths:
         return self.directory / "api-key"
 
     @property
+    def admin_key(self) -> Path:
+        """A key that opens admin routes: Diptych's own commands ask with it."""
+        return self.directory / "admin-key"
+
+    @property
     def curl_header(self) -> Path:
         return self.directory / "curl-header"
 
@@ -82,7 +87,7 @@ class ServicePaths:
     @property
     def secrets_and_state(self) -> tuple[Path, ...]:
         """What must not outlive a run; its events and logs may."""
-        return (self.state, self.plan, self.api_key, self.curl_header, self.ray_token)
+        return (self.state, self.plan, self.api_key, self.admin_key, self.curl_header, self.ray_token)
 
     def forget(self) -> None:
         """Remove what must not outlive a run, as far as the disk lets us."""

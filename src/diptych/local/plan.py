@@ -20,6 +20,7 @@ class Plan(BaseModel):
     host: str
     port: int
     api_key_file: str
+    admin_key_file: str
     phases: list[str]
     engine_stages: list[str]
     events: str

@@ -66,12 +66,15 @@ def make_plan(
     share_out = _gpu_shares if on_gpu else _cpu_shares
     shares = share_out(document, phases, model, hardware, say)
     key_file = write_keys(document, paths)
+    if document.access.api_keys == "none":
+        say("Clients on this machine need no key (access.api_keys: none).")
     place = Place(
         model_path=str(model.directory),
         model_name=document.model.name,
         host=LOOPBACK,
         phases=shares,
         api_key_file=str(key_file),
+        admin_key_file=str(paths.admin_key),
         engine_defaults=_engine_defaults(model, shares),
         environment=_engine_environment(document, model, on_gpu),
     )
@@ -85,6 +88,7 @@ def make_plan(
         host=LOOPBACK,
         port=port,
         api_key_file=str(key_file),
+        admin_key_file=str(paths.admin_key),
         phases=list(phases),
         engine_stages=[stage for stage in stages(document.topology) if stage.endswith("engine")],
         events=str(paths.events),

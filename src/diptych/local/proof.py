@@ -22,8 +22,8 @@ def prove(plan: Plan, events: EventLog) -> None:
     Raises:
         StartError: the prompt's KV cache did not cross from prefill to decode; the message says what happened instead.
     """
-    key = Path(plan.api_key_file).read_text().split()[0]
-    headers = {"authorization": f"Bearer {key}", "x-diptych-timing": "include"}
+    key = Path(plan.admin_key_file).read_text().split()[0]
+    headers = {"authorization": f"Bearer {key}", "x-diptych-timing": "include", "x-diptych-prefill": "remote"}
     with httpx.Client(
         base_url=plan.url, headers=headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False
     ) as client:

@@ -1,6 +1,7 @@
 """What is up on this machine, asked of the processes and the endpoint rather than remembered."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from diptych.endpoint import Endpoint
@@ -86,9 +87,7 @@ def endpoint_of(name: str) -> Endpoint:
     return Endpoint(state.url, _api_key_file(paths), state.model)
 
 
-def _api_key_file(paths: ServicePaths) -> Any:
-    from pathlib import Path
-
+def _api_key_file(paths: ServicePaths) -> Path:
     try:
         return Path(Plan.load(paths.plan).api_key_file)
     except (OSError, ValueError):
@@ -103,13 +102,13 @@ def look(name: str) -> Status | None:
         return None
     mark = state.mark
     processes = marked(mark)
-    endpoint = Endpoint(state.url, _api_key_file(paths), state.model)
+    endpoint = Endpoint(state.url, paths.admin_key, state.model)
     told = (fetch_status(endpoint) or {}).get("phases", {}) if processes else {}
     phases = {phase: _phase(phase, told.get(phase, []), processes) for phase in _PHASES[state.topology]}
     blocker = _blocker(state, phases, bool(told), is_alive(state.keeper_pid, mark))
     return Status(
         state=state,
-        api_key_file=str(endpoint.api_key_file),
+        api_key_file=str(_api_key_file(paths)),
         ready=blocker is None,
         blocker=blocker,
         phases=phases,

@@ -39,13 +39,17 @@ class PhasePlace:
 
 @dataclass(frozen=True)
 class Place:
-    """What was found out about the place: where the model lies, its defaults there, and each phase's share."""
+    """What was found out about the place: where the model lies, its defaults there, and each phase's share.
+
+    `api_key_file` has the clients' keys, `admin_key_file` one for Diptych itself.
+    """
 
     model_path: str
     model_name: str
     host: str
     phases: Mapping[str, PhasePlace]
     api_key_file: str | None = None
+    admin_key_file: str | None = None
     engine_defaults: Mapping[str, Any] | None = None
     environment: Mapping[str, str] | None = None
 
@@ -56,7 +60,7 @@ def serve_config(document: Document, place: Place) -> dict[str, Any]:
     `phases` of the place are "prefill" and "decode", or "aggregated" for that topology.
     """
     configs = {phase: _local_config(document, place, phase) for phase in document.phases}
-    return {"applications": [_application(document, configs, place.api_key_file)]}
+    return {"applications": [_application(document, configs, _local_access(document, place))]}
 
 
 def cluster_serve_config(document: Document, facts: Facts) -> dict[str, Any]:
@@ -71,19 +75,26 @@ def cluster_serve_config(document: Document, facts: Facts) -> dict[str, Any]:
     return {
         "proxy_location": "EveryNode",
         "http_options": {"host": "0.0.0.0", "port": names.serve_port(document)},
-        "applications": [_application(document, configs, names.API_KEYS_FILE)],
+        "applications": [_application(document, configs, {"api_key_file": names.API_KEYS_FILE})],
     }
 
 
+def _local_access(document: Document, place: Place) -> dict[str, Any]:
+    """Where the keys are, and whether clients on this machine need one; nothing where nobody knows yet."""
+    files = [file for file in (place.api_key_file, place.admin_key_file) if file]
+    access: dict[str, Any] = {"api_key_file": files if len(files) > 1 else files[0]} if files else {}
+    return access | ({"open": True} if document.access.api_keys == "none" else {})
+
+
 def _application(
-    document: Document, configs: Mapping[Phase, dict[str, Any]], api_key_file: str | None
+    document: Document, configs: Mapping[Phase, dict[str, Any]], access: Mapping[str, Any]
 ) -> dict[str, Any]:
     if document.topology == "aggregated":
         args: dict[str, Any] = {"llm_config": configs["decode"]}
     else:
         args = {f"{phase}_config": config for phase, config in configs.items()}
-    if api_key_file:
-        args["access"] = {"api_key_file": api_key_file}
+    if access:
+        args["access"] = dict(access)
     return {"name": APPLICATION, "import_path": IMPORT_PATH, "route_prefix": "/", "args": args}
 
 

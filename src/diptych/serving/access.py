@@ -1,24 +1,41 @@
-"""Who may talk to the endpoint, and what a request may never carry."""
+"""Who may talk to the endpoint, and what a request may never carry.
 
-import hashlib
-import hmac
+For the layers behind it, `AccessMiddleware` leaves in the ASGI scope: `diptych.key` (a `Key`: what the sender may),
+`diptych.priority` (an int as vLLM counts it: lower is served earlier) and `diptych.timeout_s` (seconds after which the
+client gives up; None: never).
+"""
+
+import ipaddress
 import json
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from pathlib import Path
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
+
+from diptych.serving.keys import ApiKeys, Key
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Mapping[bytes, str]
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/ready"})
+# Prefixes: vLLM mounts its metrics under whatever begins so.
+ADMIN_PATHS = ("/diptych/", "/metrics")
 MAX_BODY_BYTES = 32 * 2**20
+MAX_HEADER_BYTES = 32 * 2**10
+MAX_HEADERS = 100
+MAX_TIMEOUT_S = 24 * 3600.0
+PRIORITY_HEADER = b"x-diptych-priority"
+TIMEOUT_HEADER = b"x-request-timeout"
 _INTERNAL_FIELD = "kv_transfer_params"
 _INTERNAL_FIELDS = (_INTERNAL_FIELD, "ec_transfer_params")
+_KINDS = {401: "invalid_api_key", 403: "permission_denied"}
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
+_TIMEOUT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(ms|s)?")
 
 
 def error_body(message: str, kind: str, code: int, param: str | None = None) -> dict[str, Any]:
@@ -26,107 +43,176 @@ def error_body(message: str, kind: str, code: int, param: str | None = None) -> 
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-class ApiKeys:
-    """The keys in a file, one per line; read again whenever the file changes, so that keys rotate without a restart.
-
-    While it can't be read there are none, and the log says so once.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self._read_at = -1
-        self._digests: list[bytes] = []
-        self._is_readable = True
-        self._current()
-
-    def admit(self, presented: str) -> bool:
-        """Whether the key is one of ours; takes the same time wherever a wrong key differs."""
-        digest = hashlib.sha256(presented.encode()).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._current()]
-        return any(matches)
-
-    def _current(self) -> list[bytes]:
-        try:
-            changed_at = self._path.stat().st_mtime_ns
-            if changed_at != self._read_at:
-                lines = (line.strip() for line in self._path.read_text().splitlines())
-                self._digests = [hashlib.sha256(line.encode()).digest() for line in lines if line]
-                self._read_at = changed_at
-            self._is_readable = True
-        except (OSError, UnicodeDecodeError) as error:
-            self._digests, self._read_at = [], -1
-            self._complain(error.strerror if isinstance(error, OSError) else "it is not UTF-8")
-        return self._digests
-
-    def _complain(self, why: str | None) -> None:
-        if self._is_readable:
-            told = "The endpoint's keys can't be read from %s (%s): every request gets 401 until they can be."
-            logger.error(told, self._path, why)
-        self._is_readable = False
-
-
 class AccessMiddleware:
-    """Refuses requests without a key (401), too large (413) or with KV-transfer settings of their own (400).
+    """Lets in who has a key, and no request that is too large or steers what only the server may.
 
-    `kv_transfer_params` says from which address the KV cache is read: a client that could set it could make the
-    engine read from anywhere.
+    Refuses with 401 (no key), 403 (an ordinary key on an admin route), 413 and 431 (body or headers too large) and 400
+    (headers that can't be read; `kv_transfer_params`, which says from which address the KV cache is read: a client that
+    could set it could make the engine read from anywhere).
+
+    Args:
+        api_key_file: the file or files with the keys, as `ApiKeys` reads them. None is `open`, since there is no key.
+        open: clients on this machine (a loopback address) need no key, but for admin routes.
     """
 
-    def __init__(self, app: App, *, api_key_file: str | None) -> None:
+    def __init__(self, app: App, *, api_key_file: str | list[str] | None, open: bool = False) -> None:
         self._app = app
-        self._keys = ApiKeys(api_key_file) if api_key_file else None
+        self._keys = ApiKeys(api_key_file or [])
+        self._is_open = open or not api_key_file
+        if not api_key_file:
+            told = "The endpoint has no keys (access.api_key_file): only clients on this machine are served."
+            logger.warning(told)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # no route takes one
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._keys and not _is_open(scope) and not self._keys.admit(_key(scope)):
-            message = "The API key is missing or wrong; send 'Authorization: Bearer KEY'."
-            await _refuse(send, 401, error_body(message, "invalid_api_key", 401))
+        try:
+            self._admit(scope)
+            if scope["method"] == "POST":
+                receive = _replay(await _read_body(receive), receive)
+        except _Refused as refused:
+            await refused.answer(send)
             return
-        if scope["method"] == "POST":
-            body = await _read_body(receive)
-            if body is None:
-                message = f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB."
-                await _refuse(send, 413, error_body(message, "invalid_request_error", 413))
-                return
-            if _carries_internal_field(body):
-                message = f"'{_INTERNAL_FIELD}' is set by the server and may not be sent."
-                await _refuse(send, 400, error_body(message, "invalid_request_error", 400, _INTERNAL_FIELD))
-                return
-            receive = _replay(body, receive)
         await self._app(scope, receive, send)
 
+    def _admit(self, scope: Scope) -> None:
+        scope.update({"diptych.key": Key(), "diptych.priority": 0, "diptych.timeout_s": None})
+        headers = _headers(scope)
+        path = _route_path(scope)
+        if path in OPEN_PATHS or scope["method"] == "OPTIONS":  # a browser asks whether it may ask
+            return
+        key = self._key_for(path, headers, scope)
+        scope["diptych.key"] = key
+        scope["diptych.priority"] = _priority(headers, key)
+        scope["diptych.timeout_s"] = _timeout_s(headers)
 
-def _is_open(scope: Scope) -> bool:
-    """Liveness, and the question of a browser whether it may ask."""
-    return scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS"
+    def _key_for(self, path: str, headers: Headers, scope: Scope) -> Key:
+        key = self._keys.find(_shown_key(headers))
+        is_admin_route = path.startswith(ADMIN_PATHS)
+        if key is None and not is_admin_route and self._is_open and _is_on_this_machine(scope):
+            return Key()
+        if key is None:
+            asked = "an admin key" if is_admin_route else "a key"
+            raise _Refused(
+                401, f"The API key is missing or wrong; send {asked} as 'Authorization: Bearer KEY'."
+            )
+        if is_admin_route and not key.admin:
+            raise _Refused(
+                403,
+                f"{path} needs an admin key, and this one is ordinary. A key becomes one by the word 'admin' behind "
+                "it, in the file that holds the endpoint's keys.",
+            )
+        return key
 
 
-def _key(scope: Scope) -> str:
+class _Refused(Exception):  # noqa: N818 - a refusal is no mishap
+    """A request that does not come through, with what its client is told."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self._status = status
+        self._content = error_body(message, _KINDS.get(status, "invalid_request_error"), status, param)
+
+    async def answer(self, send: Send) -> None:
+        headers = [(b"content-type", b"application/json")]
+        if self._status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await send({"type": "http.response.start", "status": self._status, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(self._content).encode()})
+
+
+def _headers(scope: Scope) -> Headers:
+    """The request's headers, unless they are too large or announce a body that is."""
+    size = sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > MAX_HEADER_BYTES or len(scope["headers"]) > MAX_HEADERS:
+        limit = f"{MAX_HEADER_BYTES // 2**10} KiB or {MAX_HEADERS}"
+        raise _Refused(431, f"The request's headers are more than {limit}.")
+    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    length = headers.get(b"content-length", "")
+    if length.isdecimal() and float(length) > MAX_BODY_BYTES:
+        raise _too_large()
+    return headers
+
+
+def _route_path(scope: Scope) -> str:
+    """The path as routes see it: without the prefix under which Serve has mounted the application."""
+    path: str = scope["path"]
+    prefix: str = scope.get("root_path", "")
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
+
+
+def _shown_key(headers: Headers) -> str:
     """The key that is shown: as OpenAI's clients do (`Authorization: Bearer`), or as Anthropic's (`x-api-key`)."""
-    headers: dict[bytes, str] = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     scheme, _, key = headers.get(b"authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return key.strip()
     return "" if scheme else headers.get(b"x-api-key", "").strip()
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    parts, size, more = [], 0, True
+def _is_on_this_machine(scope: Scope) -> bool:
+    client = scope.get("client")
+    if not client:  # a Unix socket
+        return True
+    try:
+        address = ipaddress.ip_address(client[0])
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _priority(headers: Headers, key: Key) -> int:
+    """The key's priority, or a later one that the client asks for."""
+    asked = headers.get(PRIORITY_HEADER)
+    if asked is None:
+        return key.priority
+    if not _WHOLE_NUMBER.fullmatch(asked.strip()):
+        raise _unreadable(PRIORITY_HEADER, "is no whole number of at most 9 digits")
+    return max(key.priority, int(asked))
+
+
+def _timeout_s(headers: Headers) -> float | None:
+    """Seconds after which the client gives up, from `30`, `0.5`, `30s` or `500ms`."""
+    asked = headers.get(TIMEOUT_HEADER)
+    if asked is None:
+        return None
+    parts = _TIMEOUT.fullmatch(asked.strip())
+    seconds = float(parts[1]) / (1000 if parts[2] == "ms" else 1) if parts else 0.0
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise _unreadable(TIMEOUT_HEADER, "is no time above 0 and up to 24 hours, like 30, 30s or 500ms")
+    return seconds
+
+
+def _unreadable(header: bytes, what: str) -> _Refused:
+    name = header.decode()
+    return _Refused(400, f"The header {name} {what}.", name)
+
+
+def _too_large() -> _Refused:
+    return _Refused(413, f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB.")
+
+
+async def _read_body(receive: Receive) -> bytes:
+    """The whole body, unless it is too large or carries a field that only the server sets."""
+    body, more = bytearray(), True
     while more:
         message = await receive()
         if message["type"] != "http.request":
             break
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY_BYTES:
-            return None
+        piece = message.get("body", b"")
+        if len(body) + len(piece) > MAX_BODY_BYTES:
+            raise _too_large()
+        body += piece
         more = message.get("more_body", False)
-    return b"".join(parts)
+    if _carries_internal_field(body):
+        raise _Refused(400, f"'{_INTERNAL_FIELD}' is set by the server and may not be sent.", _INTERNAL_FIELD)
+    return bytes(body)
 
 
-def _carries_internal_field(body: bytes) -> bool:
+def _carries_internal_field(body: bytes | bytearray) -> bool:
     # Escapes and, as json reads it too, UTF-16 and UTF-32 (which have zero bytes) can spell the name otherwise.
     if not any(sign in body for sign in (b"_transfer", b"\\u", b"\0")):
         return False
@@ -148,11 +234,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return replayed
-
-
-async def _refuse(send: Send, status: int, content: dict[str, Any]) -> None:
-    headers = [(b"content-type", b"application/json")]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(content).encode()})

@@ -23,16 +23,24 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnec
 from diptych.serving.progress import wait_instead_of_spinning
 from diptych.serving.transfers import ledger
 
-_PER_REQUEST = "per_request"
+_PER_REQUEST, _BEGUN, _FAILED = "per_request", "begun_requests", "failed_requests"
 _COLUMNS = ("bytes_transferred", "transfer_duration", "post_duration", "num_descriptors")
 
 
 class TransferStats(NixlKVConnectorStats):
-    """NIXL's statistics plus rows `[request_id, bytes, seconds, post seconds, descriptors]`, one per transfer."""
+    """NIXL's statistics plus what belongs to whom.
+
+    Rows `[request_id, bytes, seconds, post seconds, descriptors]`, one per transfer, and the ids of the requests
+    whose fetch began or failed.
+    """
 
     def reset(self) -> None:
         super().reset()
-        self.data[_PER_REQUEST] = []
+        for ours in (_PER_REQUEST, _BEGUN, _FAILED):
+            self.data[ours] = []
+
+    def is_empty(self) -> bool:
+        return super().is_empty() and not self.data[_BEGUN] and not self.data[_FAILED]
 
     def attribute(self, request_id: str, first: int) -> None:
         """Give the transfers recorded since index `first` to a request."""
@@ -64,6 +72,14 @@ class RecordingWorker(NixlPullConnectorWorker):
             super().__init__(vllm_config, *args, **kwargs)
         self.xfer_stats = TransferStats()
 
+    def start_load_kv(self, metadata: Any) -> None:
+        self.xfer_stats.data[_BEGUN].extend(metadata.reqs_to_recv)
+        super().start_load_kv(metadata)
+
+    def _handle_failed_transfer(self, req_id: str, handle: int | None) -> None:
+        self.xfer_stats.data[_FAILED].append(req_id)
+        super()._handle_failed_transfer(req_id, handle)
+
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> set[str]:
         done: set[str] = set()
         for request_id in list(transfers):
@@ -87,6 +103,10 @@ class LedgerMetrics(NixlPromMetrics):
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         if self._counter_cls is Counter:
+            for request_id in transfer_stats_data.get(_BEGUN, ()):
+                ledger.begin(request_id)
+            for request_id in transfer_stats_data.get(_FAILED, ()):
+                ledger.fail(request_id)
             for request_id, size, seconds, post_seconds, descriptors in transfer_stats_data.get(
                 _PER_REQUEST, ()
             ):

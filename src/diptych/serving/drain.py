@@ -1,17 +1,34 @@
-"""Ends Ray in a pod without cutting answers short: the pod's preStop hook.
+"""Ends things without cutting answers short: Ray in a pod, as the pod's preStop hook, and a prefill replica.
 
 `ray start --block` drains its node when it is told to end (SIGTERM): Serve takes its replicas away, which finish
 the answers they are writing, RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S at most. KubeRay starts it from a shell, and a
 shell that is the first process of a container may take no notice of the signal. So this tells Ray itself, and waits.
 """
 
+import asyncio
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _LOOK_EVERY_S = 0.5
+
+
+async def wait_until_fetched(held: Callable[[], float], lease_s: float) -> bool:
+    """Wait until decode has fetched what a prefill engine holds for it; True when it has before the lease ended.
+
+    Args:
+        held: the share of the engine's KV cache that is in use.
+        lease_s: seconds after which the engine itself gives up what nobody fetched.
+    """
+    ends_at = time.monotonic() + lease_s
+    while held() > 0:
+        if time.monotonic() >= ends_at:
+            return False
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return True
 
 
 def ray_start_process(proc: Path = Path("/proc")) -> int | None:

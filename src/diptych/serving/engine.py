@@ -20,13 +20,16 @@ from typing import Any
 
 import torch
 from ray import serve
+from vllm.config.kv_events import KVEventsConfig
 from vllm.v1.engine import utils as engine_utils
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
+from diptych.serving.admission import Room
 from diptych.serving.ray_llm import CallbackBase, VLLMEngine
 
 CORES_ENV = "DIPTYCH_CORES"
+VLLM_LEASE_S = 30
 _PR_SET_PDEATHSIG = 1
 
 
@@ -150,6 +153,60 @@ class Engine(VLLMEngine):
     def client(self) -> Any:
         """vLLM's front end (`AsyncLLM`)."""
         return self._engine_client
+
+
+class DecodeEngine(Engine):
+    """A decode replica's engine, whose prefix cache can be followed.
+
+    `kv_events_at` is where it publishes KV events (a ZeroMQ address), None where it does not.
+    """
+
+    kv_events_at: str | None = None
+
+    def _prepare_engine_config(self, *args: Any) -> Any:
+        engine_args, frontend_args, config = super()._prepare_engine_config(*args)
+        own = config.kv_events_config
+        if own is None and _can_publish(config):
+            folder = tempfile.mkdtemp(prefix="dt-")  # sockets have short paths
+            own = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=f"ipc://{folder}/kv")
+            config.kv_events_config = own
+        if own is not None and own.enable_kv_cache_events and own.publisher == "zmq":
+            self.kv_events_at = own.endpoint.replace("*", "127.0.0.1")
+        return engine_args, frontend_args, config
+
+
+def _can_publish(config: Any) -> bool:
+    return bool(config.cache_config.enable_prefix_caching) and config.parallel_config.data_parallel_size == 1
+
+
+def kv_cache_tokens(client: Any) -> int | None:
+    """How many tokens an engine's KV cache holds; None where vLLM does not tell."""
+    held: int | None = client.vllm_config.cache_config.kv_cache_size_tokens
+    return held
+
+
+def lease_s(client: Any) -> float:
+    """Seconds for which a prefill engine keeps KV cache that nobody fetches."""
+    transfer = client.vllm_config.kv_transfer_config
+    return float(transfer.get_from_extra_config("kv_lease_duration", VLLM_LEASE_S)) if transfer else 0.0
+
+
+def room_of(client: Any) -> Room:
+    """What an engine can hold of one sequence."""
+    return Room(kv_cache_tokens(client), client.vllm_config.model_config.max_model_len)
+
+
+def fetches_by_groups(client: Any) -> bool:
+    """Whether the model keeps caches of several kinds (sliding windows, recurrent state).
+
+    Of those vLLM's connector can't tell which blocks a failed KV transfer left without content.
+    """
+    config = client.vllm_config
+    if config.scheduler_config.disable_hybrid_kv_cache_manager:
+        return False
+    model = config.model_config
+    windowed = model.get_sliding_window() is not None or model.attention_chunk_size is not None
+    return bool(model.is_hybrid or windowed)
 
 
 class LocalModelCallback(CallbackBase):

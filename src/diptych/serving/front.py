@@ -1,11 +1,12 @@
 """The endpoint's HTTP application: the engine's own, with a door before it and a report on every answer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
 from diptych.serving.access import AccessMiddleware
-from diptych.serving.report import ReportMiddleware, unavailable
+from diptych.serving.report import RETRY_AFTER_S, ReportMiddleware, unavailable
 
 # Of the engine's own routes these stay: what its clients use. The others steer the engine, or split a request
 # between front end and engine in ways that only another program would.
@@ -28,13 +29,13 @@ ENGINE_PATHS = frozenset(
 )
 
 
-def build_front(app: Any, server: Any, api_key_file: str | None) -> Any:
+def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
     """Make the engine's application the endpoint's.
 
     Args:
         app: vLLM's FastAPI application.
-        server: the replica; tells `phases()`, `engine_problem` and `replica_name`.
-        api_key_file: file with the keys that are let in, one per line; None lets everybody in.
+        server: the replica (`servers.Facing`).
+        access: who may (`AccessMiddleware`'s arguments).
     """
     app.routes[:] = [route for route in app.routes if getattr(route, "path", None) in ENGINE_PATHS]
 
@@ -44,11 +45,25 @@ def build_front(app: Any, server: Any, api_key_file: str | None) -> Any:
             return unavailable(server.engine_problem)
         return Response(status_code=200)
 
+    @app.get("/ready")
+    async def ready() -> Response:
+        readiness = server.readiness()
+        headers = {} if readiness.takes_requests else {"retry-after": RETRY_AFTER_S}
+        status = 200 if readiness.takes_requests else 503
+        return JSONResponse(readiness.to_json(), status_code=status, headers=headers)
+
+    @app.post("/diptych/v1/canary")
+    async def canary() -> Response:
+        tried = await server.try_pairs()
+        works = bool(tried) and all(one["ok"] for one in tried)
+        return JSONResponse({"ok": works, "pairs": tried}, status_code=200 if works else 503)
+
     @app.get("/diptych/v1/status")
     async def status() -> Response:
-        return JSONResponse({"phases": await server.phases()})
+        readiness = server.readiness().to_json()
+        return JSONResponse({"phases": await server.phases(), "readiness": readiness})
 
     app.middleware_stack = None  # vLLM has built it already; Starlette builds it again with ours on top
     app.add_middleware(ReportMiddleware, server=server)
-    app.add_middleware(AccessMiddleware, api_key_file=api_key_file)
+    app.add_middleware(AccessMiddleware, **{"api_key_file": None, **access})
     return app

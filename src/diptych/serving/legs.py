@@ -90,3 +90,8 @@ def decode_params(params: Any, kv_transfer_params: Mapping[str, Any] | None) -> 
     own = copy.copy(params)
     own.extra_args = arguments or None
     return own
+
+
+def decode_prompt(prompt: Mapping[str, Any], salt: str) -> dict[str, Any]:
+    """The prompt with a salt of its own, so that what decode fetches for it serves no other prompt."""
+    return {**prompt, "cache_salt": salt}

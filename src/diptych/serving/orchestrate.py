@@ -1,183 +1,311 @@
 """A prompt's way through both phases.
 
-vLLM's front end turns every request, whatever its route and shape, into calls of one method: `generate` of its
-engine client. The orchestrator takes that method's place on the decode replica: prefill elsewhere, then decode
-here with the KV cache that crossed. So what a request means is vLLM's own doing on either path, and no route leads
-past the orchestrator. What cannot be split, or whose prefill failed, runs whole on decode and the record says so.
+On the decode replica the orchestrator stands where vLLM's front end calls its engine (`whole`): prefill elsewhere or
+here, whichever costs less, then decode here.
+
+When something fails there is one policy: prefill on another replica, then prefill here while that is within bounds,
+then a refusal with a time to come back. The record says which way it went.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from diptych.serving.legs import decode_params, is_beam_step, prefill_prompt, prompt_tokens, why_whole
-from diptych.serving.record import Leg, current
-from diptych.serving.transfers import TAG, ledger
+from diptych.serving.admission import UNAVAILABLE, Bound, Room, retry_after
+from diptych.serving.costs import Costs
+from diptych.serving.inside import has_begun
+from diptych.serving.legs import decode_prompt, prompt_tokens, why_whole
+from diptych.serving.peers import Peer, Peers
+from diptych.serving.placement import REMOTE, Placement, Share, Situation
+from diptych.serving.prefilling import Prefilling
+from diptych.serving.prefix import GUESS_BLOCK, CacheFollower, chain
+from diptych.serving.record import Leg, Record, Refusal, Refused
+from diptych.serving.settings import Settings
+from diptych.serving.transfers import ledger
+from diptych.serving.whole import Outputs, Whole
 
 logger = logging.getLogger(__name__)
 
-PREFILL_DEADLINE_S = 300.0
 
-
-class Whole:
-    """Runs every prompt whole on this replica's engine, and keeps the record.
-
-    Args:
-        client: vLLM's front end (`AsyncLLM`), whose `generate` this one's takes the place of.
-    """
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._generate = client.generate
-
-    async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
-    ) -> AsyncGenerator[Any, None]:
-        """As `AsyncLLM.generate`."""
-        record = current.get()
-        # Nobody's request, a warm-up, leaves no record; and the steps of a beam search leave one leg.
-        if record is None or (record.legs and is_beam_step(request_id)):
-            outputs = self._generate(prompt, decode_params(sampling_params, None), request_id, **more)
-            async with contextlib.aclosing(outputs):
-                async for output in outputs:
-                    yield output
-            return
-        leg = Leg()
-        record.legs.append(leg)
-        place = await self._placed(prompt, sampling_params, request_id, leg, more)
-        params = decode_params(sampling_params, place)
-        outputs = self._generate(prompt, params, f"{TAG}{leg.id}-{request_id}", **more)
-        try:
-            async with contextlib.aclosing(outputs):
-                async for output in outputs:
-                    _note(leg, output)
-                    yield output
-        except Exception:
-            if place and not leg.begun:
-                self._refused(leg, place)
-            raise
-
-    async def _placed(
-        self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
-        """Where the prompt's KV cache lies; None when it is computed here."""
-        return None
-
-    def _refused(self, leg: Leg, place: dict[str, Any]) -> None:
-        """Called when the engine would not take a prompt whose KV cache lies elsewhere."""
+class KVTransferError(Exception):
+    """What prefill computed did not arrive."""
 
 
 class Orchestrator(Whole):
-    """Prefill on a prefill replica, decode here.
+    """Prefill on a prefill replica or here, whichever costs less; decode here.
 
     Args:
-        client: as for `Whole`.
+        client, settings, room: as for `Whole`.
         prefill_handle: Ray Serve's handle to the prefill replicas.
-        prefill_ready: whether one of them is known to be alive.
+        peers: those replicas, as known here.
+        cached: this replica's prefix cache; None: nobody follows it.
+        own_salt: whether a KV cache that was fetched must not serve later prompts: of some models a failed fetch
+            can't be told block by block.
     """
 
-    def __init__(self, client: Any, prefill_handle: Any, prefill_ready: Callable[[], bool]) -> None:
-        super().__init__(client)
-        self._prefill_handle = prefill_handle.options(stream=False)
-        self._prefill_ready = prefill_ready
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(
+        self,
+        client: Any,
+        prefill_handle: Any,
+        peers: Peers,
+        *,
+        settings: Settings | None = None,
+        room: Room | None = None,
+        cached: CacheFollower | None = None,
+        own_salt: bool = False,
+    ) -> None:
+        super().__init__(client, settings, room)
+        self.peers = peers
+        self.costs = Costs()
+        self.share = Share(self.settings.local_prefill_share)
+        self._prefill_bound = Bound("prefill", self.settings.queues.prefill)
+        self._placement = Placement(self.settings, self.costs, self.share)
+        self._cached = cached or CacheFollower()
+        self._own_salt = own_salt
+        self._prefilling = Prefilling(client, prefill_handle, peers, self.costs, self.settings)
+
+    async def _ways(
+        self, prompt: Any, params: Any, request_id: str, leg: Leg, record: Record, more: dict[str, Any]
+    ) -> Outputs:
+        place = await self._placed(prompt, params, request_id, leg, record, more)
+        if place is None:
+            outputs = self._computed_here(prompt, params, request_id, leg, more)
+        else:
+            outputs = self._fetched(prompt, params, request_id, leg, more, place)
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                yield output
 
     async def _placed(
-        self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
+        self,
+        prompt: Any,
+        params: Any,
+        request_id: str,
+        leg: Leg,
+        record: Record,
+        more: Mapping[str, Any],
     ) -> dict[str, Any] | None:
-        leg.path, leg.why = "remote", why_whole(prompt, params, request_id, more.get("lora_request"))
+        """Where the prompt's KV cache lies; None when it is to be computed here."""
+        leg.path, leg.why = REMOTE, why_whole(prompt, params, request_id, more.get("lora_request"))
         if leg.why:
             leg.path = "local-whole"
             return None
-        if not self._prefill_ready():
-            leg.path, leg.why = "local-no-prefill", "no prefill replica is ready"
+        tokens = prompt_tokens(prompt) or []
+        hashes = list(chain(tokens, GUESS_BLOCK))
+        peer = self._peer(tokens, hashes, record)
+        leg.path, leg.why = self._placement.decide(self._situation(prompt, tokens, peer), record.prefill_wish)
+        if leg.path != REMOTE:
             return None
-        return await self._prefill(prompt, leg, more)
-
-    async def _prefill(self, prompt: Any, leg: Leg, more: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Run the prompt on a prefill replica; where its KV cache lies, or None when that failed."""
-        asked = {
-            "prompt": prefill_prompt(prompt),
-            "id": leg.id,
-            "priority": more.get("priority", 0),
-            "trace_headers": more.get("trace_headers"),
-        }
-        leg.prompt_tokens = len(prompt_tokens(prompt) or ())
-        started = time.perf_counter()
-        response = self._prefill_handle.prefill.remote(asked)
-        try:
-            async with asyncio.timeout(PREFILL_DEADLINE_S):
-                answer = await response
-        except (Exception, asyncio.CancelledError) as error:
-            self._call_off(response, leg)
-            if isinstance(error, asyncio.CancelledError) and _are_we_cancelled():
-                raise
-            _recover(leg, f"{type(error).__name__}: {error}")
+        if peer is None:
+            self._run_here(leg, "local-no-prefill", "no prefill replica is ready")
             return None
-        place: dict[str, Any] | None = answer["kv_transfer_params"]
-        if not place:
-            _recover(leg, "it returned no KV cache")
+        if self._has_no_room(leg, peer):
             return None
-        leg.prefill_ms = round((time.perf_counter() - started) * 1e3, 3)
-        leg.prefill_replica, leg.queue_ms = answer["replica"], answer["queue_ms"]
-        leg.cached_tokens = answer["cached_tokens"]
+        place = await self._prefilling.place(prompt, leg, hashes, more, record.only_peer)
+        if place is None:
+            self._run_here(leg, "recovered", "prefill failed")
         return place
 
-    def _call_off(self, response: Any, leg: Leg) -> None:
-        """Cancel a prefill that nobody waits for any more; if it is done all the same, free its KV cache."""
-        with contextlib.suppress(Exception):  # a call that has failed raises its error here once more
-            response.cancel()
-        self._in_background(self._free_if_done(response, leg))
+    def _peer(self, tokens: list[int], hashes: list[int], record: Record) -> Peer | None:
+        if record.only_peer:
+            return self.peers.get(record.only_peer)
+        return self.peers.best(len(tokens), hashes, self.costs.prefill)
 
-    async def _free_if_done(self, response: Any, leg: Leg) -> None:
-        async with asyncio.timeout(PREFILL_DEADLINE_S):
-            place = (await response)["kv_transfer_params"]
-        if place:
-            await self._free(leg, place)
+    def _situation(self, prompt: Any, tokens: list[int], peer: Peer | None) -> Situation:
+        cached = 0 if prompt.get("cache_salt") else self._cached.cached_tokens(tokens)
+        queue_s = peer.queue_s(self.costs.prefill) if peer else None
+        # The last token is always computed: its output is the answer's first.
+        uncached = max(1, len(tokens) - cached)
+        return Situation(len(tokens), uncached, len(self.inside), queue_s)
 
-    def _refused(self, leg: Leg, place: dict[str, Any]) -> None:
-        self._in_background(self._free(leg, place))
+    def _run_here(self, leg: Leg, path: str, why: str) -> None:
+        """Have a prompt computed here that should have been elsewhere, while that is within bounds.
 
-    async def _free(self, leg: Leg, place: dict[str, Any]) -> None:
-        """Have prefill free a KV cache that decode will not fetch; it would be kept until the lease ends."""
-        await self._client.notify_kv_transfer_request_rejected(f"{TAG}{leg.id}", place)
+        Raises:
+            Refused: it is not.
+        """
+        leg.path, leg.why = path, why
+        own_s = self.costs.here.at(leg.prompt_tokens or 1) or 0.0
+        backlog_s = self.inside.backlog_s
+        if backlog_s and backlog_s + own_s > self.settings.recovery_backlog_s:
+            message = (
+                f"{why[0].upper()}{why[1:]}, and decode has {backlog_s:.0f} s of prefill of its own to do. "
+                "Come back later."
+            )
+            raise Refused(Refusal(503, message, UNAVAILABLE, retry_after(backlog_s)))
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what may fail as well: the lease ends anyway."""
+    def _has_no_room(self, leg: Leg, peer: Peer) -> bool:
+        """Whether prefill's queue is full, and the prompt is better computed here.
 
-        async def quietly() -> None:
-            with contextlib.suppress(Exception, asyncio.CancelledError):
-                await work
+        Raises:
+            Refused: it is full, and decode has no time for it either.
+        """
+        tokens = leg.prompt_tokens or 1
+        queue_s = peer.queue_s(self.costs.prefill)
+        self._prefill_bound.kv_cache_tokens = self.peers.kv_cache_tokens
+        refusal = self._prefill_bound.refusal(self._prefilling.waiting, tokens, queue_s)
+        if refusal is None:
+            return False
+        own_s = self.costs.here.at(tokens)
+        if self.settings.prefill != "auto" or own_s is None or not self.share.has_room(own_s):
+            raise Refused(refusal)
+        leg.path, leg.why = "local-busy", "prefill's queue is full"
+        return True
 
-        task = asyncio.create_task(quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _computed_here(
+        self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
+    ) -> Outputs:
+        """Outputs of a prompt that this replica's engine computes; its time is counted and learned from."""
+        leg.here_s = self.costs.here.at(leg.prompt_tokens or 1) or 0.0
+        self.share.add(leg.here_s)
+        outputs = self._decoded(prompt, params, request_id, leg, more)
+        begun = False
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                if not begun:
+                    begun = True
+                    self.learn_here(output)
+                yield output
+
+    def learn_here(self, output: Any) -> float | None:
+        """Take in what an output says of prefill here; the seconds it took, None where it does not tell."""
+        seconds = compute_s(output.metrics)
+        if seconds is not None:
+            computed = len(output.prompt_token_ids or ()) - (output.num_cached_tokens or 0)
+            self.costs.here.add(computed, seconds)
+        return seconds
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block of this replica's KV cache."""
+        size: int = self._client.vllm_config.cache_config.block_size
+        return size
+
+    async def _fetched(
+        self,
+        prompt: Any,
+        params: Any,
+        request_id: str,
+        leg: Leg,
+        more: Mapping[str, Any],
+        place: dict[str, Any],
+    ) -> Outputs:
+        """Outputs of a prompt whose KV cache lies elsewhere; it is computed here after all when that fails."""
+        salted = decode_prompt(prompt, leg.id) if self._own_salt else prompt
+        outputs = self._decoded(salted, params, request_id, leg, more, place)
+        try:
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    yield output
+        except KVTransferError as error:
+            logger.warning("The KV transfer of %s failed, decode computes it: %s", leg.id, error)
+            leg.begun = False
+            self._run_here(leg, "recovered", "the KV transfer failed")
+            leg.cached_tokens = None
+        except Exception:
+            if not leg.begun:  # the engine would not take it, and so will not fetch its KV cache either
+                self._prefilling.unwanted(leg, place)
+            raise
+        else:
+            return
+        again = self._computed_here(prompt, params, f"again-{request_id}", leg, more)
+        async with contextlib.aclosing(again):
+            async for output in again:
+                yield output
+
+    async def _first(
+        self, outputs: AsyncIterator[Any], request_id: str, leg: Leg, place: dict[str, Any] | None
+    ) -> Any:
+        """The first output; with a deadline for the KV transfer, and a look at whether it worked.
+
+        Raises:
+            KVTransferError: it did not, and what the engine says now can't be trusted.
+        """
+        if place is None:
+            return await anext(outputs)
+        output = await self._in_time(outputs, request_id, leg)
+        entry = ledger.take(leg.id)
+        leg.transfer = entry.transfer
+        peer = self.peers.get(leg.prefill_replica)
+        if not entry.failed:
+            if peer and peer.transferred_at:  # the first one meets the peer, too: that is no price of the way
+                self._learn_way(leg, output.metrics)
+            if peer and leg.transfer:
+                self.peers.transferred(peer)
+            return output
+        self._transfer_failed(leg, peer)
+        if self._own_salt or any(each.finish_reason == "error" for each in output.outputs):
+            raise KVTransferError("a part of it did not arrive")
+        leg.path, leg.why = "recovered", "the KV transfer failed"  # the engine has computed it by itself
+        leg.cached_tokens = None
+        return output
+
+    async def _in_time(self, outputs: AsyncIterator[Any], request_id: str, leg: Leg) -> Any:
+        """The first output, unless the KV transfer takes too long; waiting for a place in the engine has no limit."""
+        deadline_s = self.settings.kv_transfer_deadline_s
+        first = asyncio.ensure_future(anext(outputs))
+        left_s: float | None = deadline_s
+        try:
+            while not (await asyncio.wait({first}, timeout=left_s))[0]:
+                left_s = self._left_s(request_id, leg, deadline_s)
+            return first.result()
+        finally:
+            if not first.done():
+                first.cancel()
+                with contextlib.suppress(Exception, asyncio.CancelledError):
+                    await first
+
+    def _left_s(self, request_id: str, leg: Leg, deadline_s: float) -> float | None:
+        """How much longer to wait for the KV transfer; None: for as long as it takes, it is done."""
+        entry = ledger.look(leg.id)
+        if entry.transfer or entry.failed or has_begun(self._client, request_id):
+            return None
+        if entry.began_at is None:
+            return deadline_s
+        left_s = entry.began_at + deadline_s - time.monotonic()
+        if left_s <= 0:
+            self._transfer_failed(leg, self.peers.get(leg.prefill_replica))
+            raise KVTransferError(f"it took longer than {deadline_s:g} s")
+        return left_s
+
+    def _transfer_failed(self, leg: Leg, peer: Peer | None) -> None:
+        leg.kv_transfer_failed = True
+        if peer:
+            peer.transfer_failed_at = time.monotonic()
+            peer.failed()
+
+    def _learn_way(self, leg: Leg, metrics: Any) -> None:
+        """What going elsewhere added: all of the time until the first token but prefill's own."""
+        inside_s = _inside_s(metrics)
+        if leg.prefill_ms is None or leg.compute_ms is None or inside_s is None:
+            return
+        own_ms = (leg.queue_ms or 0.0) + leg.compute_ms
+        self.costs.way.add(leg.prompt_tokens or 1, max(0.0, (leg.prefill_ms - own_ms) / 1e3) + inside_s)
+
+    def _note(self, leg: Leg, output: Any) -> None:
+        """As for `Whole`, and have the output tell the truth about cached tokens.
+
+        For decode all that came over the KV transfer counts as cached; for the client, what prefill did not compute.
+        """
+        super()._note(leg, output)
+        if leg.path == REMOTE:
+            if leg.transfer is None:
+                leg.transfer = ledger.take(leg.id).transfer
+            output.num_cached_tokens = leg.cached_tokens
 
 
-def _are_we_cancelled() -> bool:
-    """Whether a CancelledError is meant for us; awaiting a call that Serve has cancelled raises one, too."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def compute_s(metrics: Any) -> float | None:
+    """Seconds that an engine computed until the first token; None where it does not tell."""
+    if metrics is None or not metrics.scheduled_ts or not metrics.first_token_ts:
+        return None
+    return float(metrics.first_token_ts - metrics.scheduled_ts)
 
 
-def _recover(leg: Leg, why: str) -> None:
-    logger.warning("Prefill of %s failed, decode runs it whole: %s", leg.id, why)
-    leg.path, leg.why = "recovered", "prefill failed"
-
-
-def _note(leg: Leg, output: Any) -> None:
-    """Fill the leg from the engine's output, and have the output tell the truth about cached tokens.
-
-    For decode all that came over the KV transfer counts as cached; for the client, what prefill did not compute.
-    """
-    leg.begun = True
-    if leg.transfer is None:
-        leg.transfer = ledger.take(leg.id)
-    if leg.path == "remote":
-        output.num_cached_tokens = leg.cached_tokens
-    elif leg.cached_tokens is None:
-        leg.cached_tokens = output.num_cached_tokens
-        leg.prompt_tokens = len(output.prompt_token_ids or ())
+def _inside_s(metrics: Any) -> float | None:
+    """Seconds from the engine's taking a request to its first token; None where it does not tell."""
+    if metrics is None or not metrics.queued_ts or not metrics.first_token_ts:
+        return None
+    return float(metrics.first_token_ts - metrics.queued_ts)

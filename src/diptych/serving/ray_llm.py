@@ -4,6 +4,12 @@ Checked on Ray 2.58 (vLLM 0.26) and Ray 2.60 (vLLM 0.29). When a Ray version mov
 mended here and nowhere else.
 """
 
+import contextlib
+import pickle
+import uuid
+from typing import Any
+
+import ray
 from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.llm._internal.serve.core.configs.openai_api_models import ChatCompletionRequest
 from ray.llm._internal.serve.core.server.builder import build_llm_deployment
@@ -18,7 +24,7 @@ from ray.llm._internal.serve.serving_patterns.prefill_decode.pd_server import (
     PDOrchestratorMixin,
     PDPrefillServer,
 )
-from ray.llm._internal.serve.utils.broadcast import broadcast
+from ray.serve._private.common import RequestMetadata
 
 __all__ = [
     "CallbackBase",
@@ -32,6 +38,28 @@ __all__ = [
     "PDPrefillServer",
     "PDServingArgs",
     "VLLMEngine",
-    "broadcast",
     "build_llm_deployment",
+    "call_every_replica",
 ]
+
+
+def call_every_replica(handle: Any, method: str) -> list[Any]:
+    """Call a method of every replica that a handle knows, past Serve's routing.
+
+    Returns:
+        References to the answers, to be awaited one by one: a replica that is gone keeps no other waiting. None
+        while the handle knows of no replica. Blocks while it looks the replicas up.
+    """
+    if not handle.is_initialized:
+        handle._init(_run_router_in_separate_loop=True)
+    router = getattr(handle._router, "_asyncio_router", handle._router).request_router
+    if router is None or not handle.running_replicas_populated():
+        return []
+    calls = []
+    for replica in list(router._replica_id_set):
+        call_id = f"{method}-{uuid.uuid4()}"
+        metadata = RequestMetadata(request_id=call_id, internal_request_id=call_id, call_method=method)
+        with contextlib.suppress(ValueError):  # it is gone
+            actor = ray.get_actor(replica.to_full_id_str(), namespace="serve")
+            calls.append(actor.handle_request.remote(pickle.dumps(metadata)))
+    return calls

@@ -1,5 +1,6 @@
 """What one request took: its legs, and the words and numbers in which a client is told of them."""
 
+import time
 import uuid
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -7,8 +8,34 @@ from typing import Any
 
 from diptych.serving.transfers import Transfer
 
-PATHS = ("aggregated", "remote", "local-no-prefill", "local-whole", "recovered")
+PATHS = ("aggregated", "remote", "local-short", "local-busy", "local-no-prefill", "local-whole", "recovered")
 """Ways through the service, the most telling last: a request of several prompts is said to have gone that way."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the service itself would not take a request, as the client is told.
+
+    Args:
+        status: HTTP status: 400 (can never fit), 429 (a queue is full), 503 (no way to serve it now), 504 (its
+            time is up).
+        message: what is wrong and what to do.
+        kind: OpenAI's error type.
+        retry_after_s: when to come back; None where that is no use.
+    """
+
+    status: int
+    message: str
+    kind: str
+    retry_after_s: int | None = None
+
+
+class Refused(Exception):  # noqa: N818 - a refusal is no mishap
+    """A request that is not taken, and why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
 
 
 @dataclass
@@ -19,13 +46,21 @@ class Leg:
         path: one of `PATHS`.
         why: the reason for a path other than `remote`.
         id: names the prompt's transfers in both engines.
-        prefill_ms: from the call to prefill to its answer.
+        prefill_ms: from the (last) call to prefill to its answer.
         queue_ms: of that, waiting in the prefill engine's queue, as that engine tells it.
+        compute_ms: of that, computing.
         prefill_replica: which replica of prefill computed it.
         transfer: its KV transfer.
         prompt_tokens: how many tokens its prompt has.
         cached_tokens: how many of them nobody had to compute.
         begun: whether decode has put out a first token.
+        attempts: calls to prefill replicas that were made for it.
+        kv_transfer_failed: whether a KV transfer for it failed or took too long.
+        here_s: seconds of prefill that decode is expected to need for it.
+        handed_at: when decode's engine got it, on `time.monotonic`'s clock; None before.
+        first_token_at: when decode put out the first token, on the same clock.
+        output_tokens: tokens that decode put out.
+        finish_reason: why it put out no more, as the engine says; None while it goes on or when it was cut short.
     """
 
     path: str = "aggregated"
@@ -33,19 +68,44 @@ class Leg:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     prefill_ms: float | None = None
     queue_ms: float | None = None
+    compute_ms: float | None = None
     prefill_replica: str | None = None
     transfer: Transfer | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     begun: bool = False
+    attempts: int = 0
+    kv_transfer_failed: bool = False
+    here_s: float = 0.0
+    handed_at: float | None = None
+    first_token_at: float | None = None
+    output_tokens: int = 0
+    finish_reason: str | None = None
 
 
 @dataclass
 class Record:
-    """One request of a client: the legs of its prompts (mostly one), and who answered it."""
+    """One request of a client: the legs of its prompts (mostly one), and who answered it.
+
+    Args:
+        id: names the request in the log; a trace's spans carry it.
+        route: the path of its URL.
+        priority: of its API key, or lower (a greater number); an engine serves small numbers first.
+        prefill_wish: what the client asks of the placement: `remote`, `local` or nothing.
+        only_peer: the one prefill replica that may compute it; None: any.
+        began_at: when it came, on `time.monotonic`'s clock.
+        refusal: why the service would not take it.
+    """
 
     decode_replica: str | None = None
     legs: list[Leg] = field(default_factory=list)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    route: str = ""
+    priority: int = 0
+    prefill_wish: str | None = None
+    only_peer: str | None = None
+    began_at: float = field(default_factory=time.monotonic)
+    refusal: Refusal | None = None
 
     @property
     def path(self) -> str | None:

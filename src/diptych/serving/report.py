@@ -15,7 +15,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from diptych.serving.access import error_body
-from diptych.serving.record import Record, current
+from diptych.serving.record import Record, Refusal, current
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
 TIMING_HEADER = b"x-diptych-timing"
+PLACEMENT_HEADER = b"x-diptych-prefill"
 RETRY_AFTER_S = "10"
 _ENGINE_NEEDED = ("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/messages")
 _KEEP_ALIVE = b":"  # a comment, that the connection may not look idle
@@ -44,16 +45,34 @@ class ReportMiddleware:
         if self._server.engine_problem:
             await unavailable(self._server.engine_problem)(scope, receive, send)
             return
-        record = Record(decode_replica=self._server.replica_name)
+        record = self._record(scope)
         answer = _Answer(scope, send, record, self._server)
         token = current.set(record)
+        timeout_s = scope.get("diptych.timeout_s")
         try:
-            await self._app(scope, receive, answer.send)
+            async with asyncio.timeout(timeout_s) as timeout:
+                await self._app(scope, receive, answer.send)
         except Exception as error:
+            if isinstance(error, TimeoutError) and timeout.expired():
+                record.refusal = Refusal(
+                    504, f"The answer took longer than {timeout_s:g} s.", "timeout_error"
+                )
             if not await answer.end_for(error):
                 raise
         finally:
             current.reset(token)
+
+    def _record(self, scope: Message) -> Record:
+        wish = _header(scope, PLACEMENT_HEADER).decode("latin-1")
+        key = scope.get("diptych.key")
+        # Prefill here burdens decode: that is for the placement to weigh, or for an operator to try.
+        may = wish == "remote" or (wish == "local" and key is not None and key.admin)
+        return Record(
+            decode_replica=self._server.replica_name,
+            route=scope["path"],
+            priority=scope.get("diptych.priority", 0),
+            prefill_wish=wish if may else None,
+        )
 
 
 class _Answer:
@@ -87,11 +106,13 @@ class _Answer:
         """End the response in place of an application that raised; False where its server has to."""
         if self._ended or (self._begun and self._stream is None):
             return False
-        died = await engine_died(self._server)
+        refusal = self._record.refusal
+        died = refusal is None and await engine_died(self._server)
         if self._begun:
-            logger.error("An answer ended early.", exc_info=error)
-            await self._send(_body_message(_last_words(died=died)))
-        elif died:
+            if refusal is None:
+                logger.error("An answer ended early.", exc_info=error)
+            await self._send(_body_message(_last_words(refusal, died=died)))
+        elif refusal or died:
             await self._replace()
         return self._begun
 
@@ -99,7 +120,7 @@ class _Answer:
         self._kept += body
         if self._ended or (more and self._waits() and not body.startswith(_KEEP_ALIVE)):
             return
-        if not self._begun and await self._is_of_dead_engine():
+        if not self._begun and (self._is_refused() or await self._is_of_dead_engine()):
             await self._replace()
             return
         content, self._kept = self._kept, b""
@@ -113,6 +134,10 @@ class _Answer:
             await self._begin()
         self._ended = not more
         await self._send(_body_message(content, more))
+
+    def _is_refused(self) -> bool:
+        """Whether the service itself would not take the request; the front end's words for that are not ours."""
+        return self._record.refusal is not None
 
     def _waits(self) -> bool:
         """Whether more has to come first: to a stream the engine's first output, to a record the whole body."""
@@ -139,7 +164,9 @@ class _Answer:
 
     async def _replace(self) -> None:
         self._begun = self._ended = True
-        response = unavailable("the engine died while it worked on this request")
+        refusal = self._record.refusal
+        dead = "the engine died while it worked on this request"
+        response = refused(refusal) if refusal else unavailable(dead)
         head = {"status": response.status_code, "headers": response.raw_headers}
         await self._send({"type": "http.response.start", **head})
         await self._send(_body_message(response.body))
@@ -209,10 +236,22 @@ def unavailable(why: str) -> Response:
     return JSONResponse(content, status_code=503, headers={"retry-after": RETRY_AFTER_S})
 
 
-def _last_words(*, died: bool) -> bytes:
+def refused(refusal: Refusal) -> Response:
+    """What a client is told whom the service would not serve."""
+    content = error_body(refusal.message, refusal.kind, refusal.status)
+    headers = {} if refusal.retry_after_s is None else {"retry-after": str(refusal.retry_after_s)}
+    return JSONResponse(content, status_code=refusal.status, headers=headers)
+
+
+def _last_words(refusal: Refusal | None, *, died: bool) -> bytes:
     """The end of a stream that broke off: an error event as OpenAI's and Anthropic's clients raise it."""
-    message = "The engine died while it wrote this answer." if died else "The engine failed on this request."
-    error = error_body(message, "server_error", 503 if died else 500)
+    if refusal:
+        error = error_body(refusal.message, refusal.kind, refusal.status)
+    else:
+        message = (
+            "The engine died while it wrote this answer." if died else "The engine failed on this request."
+        )
+        error = error_body(message, "server_error", 503 if died else 500)
     return b"event: error\ndata: " + json.dumps({"type": "error", **error}).encode() + b"\n\n"
 
 

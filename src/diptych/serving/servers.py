@@ -4,17 +4,24 @@ Each follows its engine's vitals and answers `vitals()`; those that face clients
 """
 
 import asyncio
+import contextlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
 
+from diptych.serving.canary import Canary
 from diptych.serving.counters import read_counters
-from diptych.serving.engine import Engine
+from diptych.serving.drain import wait_until_fetched
+from diptych.serving.engine import DecodeEngine, Engine, fetches_by_groups, kv_cache_tokens, lease_s, room_of
 from diptych.serving.front import build_front
+from diptych.serving.generation import generation_of
 from diptych.serving.legs import prefill_params
 from diptych.serving.loopback import keep_replica_on_loopback
-from diptych.serving.orchestrate import Orchestrator, Whole
+from diptych.serving.orchestrate import Orchestrator, compute_s
+from diptych.serving.peers import Peers
+from diptych.serving.prefix import CacheFollower, follow
 from diptych.serving.ray_llm import (
     ChatCompletionRequest,
     DPPDDecodeServer,
@@ -22,12 +29,14 @@ from diptych.serving.ray_llm import (
     DPServer,
     LLMServer,
     PDDecodeServer,
-    PDOrchestratorMixin,
     PDPrefillServer,
-    broadcast,
+    call_every_replica,
 )
+from diptych.serving.readiness import Readiness, readiness_of
+from diptych.serving.settings import Settings, settings_of
 from diptych.serving.transfers import TAG
 from diptych.serving.vitals import EngineVitals
+from diptych.serving.whole import Whole
 
 _LOOK_EVERY_S = 1.0
 _ASK_PREFILL_EVERY_S = 4.0
@@ -38,17 +47,25 @@ class Phase:
     """What every replica has: an engine that is watched."""
 
     phase = ""
-    _default_engine_cls = Engine
+    _default_engine_cls: type[Engine] = Engine
     engine: Engine
     _llm_config: Any
-    _tasks: list["asyncio.Task[None]"]
+    _tasks: list["asyncio.Task[Any]"]
+    _digest = ""
 
     async def _start_engine(self) -> None:
         keep_replica_on_loopback()
         await self.engine.start()
         await self._warm_up()
+        self.generation = generation_of(self._digest, self._model)
         self._engine_vitals = EngineVitals(_engine_pid(self.engine.client))
+        self._engine_dead = asyncio.Event()
         self._tasks = [asyncio.create_task(self._watch_engine())]
+
+    @property
+    def _model(self) -> str | None:
+        source = self._llm_config.model_loading_config.model_source
+        return source if isinstance(source, str) else None
 
     async def _warm_up(self) -> None:
         """Answer one chat request to nobody: templates, tokenizers and kernels load now, not at the first client's."""
@@ -63,6 +80,7 @@ class Phase:
             await asyncio.sleep(_LOOK_EVERY_S)
             waiting = self.engine.client.output_processor.get_num_unfinished_requests()
             self._engine_vitals.look(waiting, read_counters()["steps"] if waiting else 0.0)
+        self._engine_dead.set()
         self._engine_vitals.end()
 
     @property
@@ -89,11 +107,13 @@ class Phase:
         return {
             "phase": self.phase,
             "replica": self.replica_name,
+            "generation": self.generation,
             "pid": os.getpid(),
             "engine_pid": self._engine_vitals.pid,
             "model": self._llm_config.model_id,
             "ready": self.engine_problem is None,
             "problem": self.engine_problem,
+            "kv_cache_tokens": kv_cache_tokens(self.engine.client),
             "counters": read_counters(),
         }
 
@@ -103,17 +123,46 @@ class PrefillServer(Phase, PDPrefillServer):
 
     phase = "prefill"
 
+    async def __init__(self, llm_config: Any, *, digest: str = "") -> None:  # type: ignore[misc]
+        self._digest = digest
+        self._waiting: dict[str, int] = {}
+        self._is_draining = False
+        await super().__init__(llm_config)
+
     async def prefill(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Compute the KV cache of one prompt and keep it for the decode replica that asks.
 
         Args:
             asked: `prompt` (as vLLM's front end renders it: its tokens), `id` (32 hexadecimal digits),
-                `priority`, `trace_headers`.
+                `generation` (of the decode replica), `priority`, `trace_headers`.
 
         Returns:
-            `kv_transfer_params` (where the KV cache lies; None without one), `cached_tokens` (found in this
-            engine's prefix cache), `queue_ms` (waiting for the engine; None where it does not tell), `replica`.
+            `kv_transfer_params` (where the KV cache lies; None without one), `problem` (why there is none),
+            `cached_tokens` (found in this engine's prefix cache), `queue_ms` (waiting for the engine) and
+            `compute_ms` (until it was done), None where it does not tell, `waiting_tokens` (of prompts that still
+            wait here), `replica`.
         """
+        if asked.get("generation") != self.generation:
+            return self._answer(problem=f"it is of generation {self.generation}")
+        if self.engine_problem:
+            return self._answer(problem=self.engine_problem)
+        self._waiting[asked["id"]] = len(asked["prompt"]["prompt_token_ids"])
+        try:
+            output = await self._computed(asked)
+        finally:
+            del self._waiting[asked["id"]]
+        if output is None:
+            return self._answer(problem=self.engine_problem)
+        seconds = compute_s(output.metrics)
+        return self._answer(
+            kv_transfer_params=output.kv_transfer_params,
+            cached_tokens=output.num_cached_tokens,
+            queue_ms=_queue_ms(output.metrics),
+            compute_ms=None if seconds is None else round(seconds * 1e3, 3),
+        )
+
+    async def _computed(self, asked: dict[str, Any]) -> Any:
+        """The engine's output; None when the engine dies before."""
         outputs = self.engine.client.generate(
             asked["prompt"],
             prefill_params(),
@@ -121,74 +170,151 @@ class PrefillServer(Phase, PDPrefillServer):
             priority=asked["priority"],
             trace_headers=asked["trace_headers"],
         )
-        output = [each async for each in outputs][-1]
-        return {
-            "kv_transfer_params": output.kv_transfer_params,
-            "cached_tokens": output.num_cached_tokens,
-            "queue_ms": _queue_ms(output.metrics),
-            "replica": self.replica_name,
+        computing = asyncio.ensure_future(_last(outputs))
+        dying = asyncio.ensure_future(self._engine_dead.wait())
+        try:
+            await asyncio.wait({computing, dying}, return_when=asyncio.FIRST_COMPLETED)
+            return computing.result() if computing.done() else None
+        finally:
+            dying.cancel()
+            if not computing.done():
+                computing.cancel()
+                with contextlib.suppress(Exception, asyncio.CancelledError):
+                    await computing
+
+    def _answer(self, **fields: Any) -> dict[str, Any]:
+        nothing = {"kv_transfer_params": None, "problem": None, "cached_tokens": None, "queue_ms": None}
+        told = {"waiting_tokens": sum(self._waiting.values()), "replica": self.replica_name}
+        return nothing | {"compute_ms": None} | told | fields
+
+    async def vitals(self) -> dict[str, Any]:
+        return await super().vitals() | {
+            "waiting_tokens": sum(self._waiting.values()),
+            "draining": self._is_draining,
         }
 
+    async def __del__(self) -> None:
+        """Called by Serve before it ends the replica; KV cache that decode is about to fetch stays so long."""
+        self._is_draining = True
+        if getattr(self, "engine", None) is not None and not self.engine_problem:
+            await wait_until_fetched(lambda: read_counters()["kv_cache_usage"], lease_s(self.engine.client))
+        await super().__del__()
 
-class AggregatedServer(Phase, LLMServer):
+
+class Facing(Phase):
+    """What the replicas have that face clients."""
+
+    settings: Settings
+    _access: Mapping[str, Any]
+    runner: Whole
+
+    async def __serve_build_asgi_app__(self) -> Any:
+        # Past Ray's P/D class, which would re-point two routes at its own orchestrator: ours is below all routes.
+        app = await LLMServer.__serve_build_asgi_app__(self)
+        return build_front(app, self, self._access)
+
+    async def phases(self) -> dict[str, list[dict[str, Any]]]:
+        """The replicas behind this endpoint, by phase, as of now."""
+        return {self.phase: [await self.vitals()]}
+
+    def readiness(self) -> Readiness:
+        """Whether clients' requests can be answered, and how well."""
+        return readiness_of(self.engine_problem, None, self.settings)
+
+    async def try_pairs(self) -> list[dict[str, Any]]:
+        """One prompt of our own through each pair of replicas; none where one engine does both phases."""
+        return []
+
+
+class AggregatedServer(Facing, LLMServer):
     """A replica that does both phases, facing clients."""
 
     phase = "aggregated"
 
-    async def __init__(self, llm_config: Any, *, api_key_file: str | None = None) -> None:  # type: ignore[misc]
-        self._api_key_file = api_key_file
+    async def __init__(  # type: ignore[misc]
+        self,
+        llm_config: Any,
+        *,
+        access: Mapping[str, Any] | None = None,
+        orchestrator: Mapping[str, Any] | None = None,
+        digest: str = "",
+    ) -> None:
+        self._access, self.settings, self._digest = access or {}, settings_of(orchestrator), digest
         await super().__init__(llm_config)
 
     async def _start_engine(self) -> None:
         await super()._start_engine()
         client = self.engine.client
-        client.generate = Whole(client).generate
-
-    async def __serve_build_asgi_app__(self) -> Any:
-        return build_front(await super().__serve_build_asgi_app__(), self, self._api_key_file)
-
-    async def phases(self) -> dict[str, list[dict[str, Any]]]:
-        """The replicas behind this endpoint, by phase."""
-        return {self.phase: [await self.vitals()]}
+        self.runner = Whole(client, self.settings, room_of(client))
+        client.generate = self.runner.generate
 
 
-class DecodeServer(Phase, PDDecodeServer):
+class DecodeServer(Facing, PDDecodeServer):
     """A decode replica: faces clients and owns their requests, prefill elsewhere included."""
 
     phase = "decode"
+    _default_engine_cls = DecodeEngine
+    engine: DecodeEngine
+    runner: Orchestrator
 
     async def __init__(  # type: ignore[misc]
-        self, llm_config: Any, *, prefill_server: Any, api_key_file: str | None = None
+        self,
+        llm_config: Any,
+        *,
+        prefill_server: Any,
+        access: Mapping[str, Any] | None = None,
+        orchestrator: Mapping[str, Any] | None = None,
+        digest: str = "",
     ) -> None:
-        self._api_key_file = api_key_file
+        self._access, self.settings, self._digest = access or {}, settings_of(orchestrator), digest
         self._prefill_vitals: list[dict[str, Any]] = []
         await super().__init__(llm_config, prefill_server=prefill_server)
-        self._tasks.append(asyncio.create_task(self._ask_prefill()))
+        self._tasks += [
+            asyncio.create_task(self._ask_prefill()),
+            asyncio.create_task(self.canary.watch()),
+        ]
 
     async def _start_engine(self) -> None:
         await super()._start_engine()
-        client = self.engine.client
-        client.generate = Orchestrator(client, self._prefill_handle, lambda: self.prefill_ready).generate
-
-    async def __serve_build_asgi_app__(self) -> Any:
-        # Past Ray's P/D class, which would re-point two routes at its own orchestrator: ours is below all routes.
-        app = await super(PDOrchestratorMixin, self).__serve_build_asgi_app__()
-        return build_front(app, self, self._api_key_file)
-
-    @property
-    def prefill_ready(self) -> bool:
-        """Whether a prefill replica answered lately that its engine is alive."""
-        return any(replica["ready"] for replica in self._prefill_vitals)
+        client, cached = self.engine.client, CacheFollower()
+        if self.engine.kv_events_at:
+            self._tasks.append(asyncio.create_task(follow(self.engine.kv_events_at, cached)))
+        self.runner = Orchestrator(
+            client,
+            self._prefill_handle,
+            Peers(self.generation),
+            settings=self.settings,
+            room=room_of(client),
+            cached=cached,
+            own_salt=fetches_by_groups(client),
+        )
+        self.canary = Canary(self.runner, self.settings.canary_period_s)
+        await self.canary.measure_here(client)
+        client.generate = self.runner.generate
 
     async def _ask_prefill(self) -> None:
         while True:
-            self._prefill_vitals = await _ask_all(self._prefill_handle)
+            await self._prefill_now()
             await asyncio.sleep(_ASK_PREFILL_EVERY_S)
 
+    async def _prefill_now(self) -> list[dict[str, Any]]:
+        """The prefill replicas as of now."""
+        vitals = await _ask_all(self._prefill_handle)
+        self.runner.peers.update(vitals)
+        return vitals
+
+    def readiness(self) -> Readiness:
+        return readiness_of(self.engine_problem, self.runner.peers, self.settings)
+
+    async def try_pairs(self) -> list[dict[str, Any]]:
+        await self._prefill_now()
+        return [await self.canary.attempt(peer.name) for peer in self.runner.peers.ready]
+
     async def phases(self) -> dict[str, list[dict[str, Any]]]:
-        """The replicas behind this endpoint, by phase, as of now."""
-        self._prefill_vitals = await _ask_all(self._prefill_handle)
-        return {"prefill": self._prefill_vitals, "decode": [await self.vitals(), *await self._siblings()]}
+        return {
+            "prefill": await self._prefill_now(),
+            "decode": [await self.vitals(), *await self._siblings()],
+        }
 
     async def _siblings(self) -> list[dict[str, Any]]:
         """The other decode replicas. A single one has none, and asks nobody."""
@@ -215,13 +341,25 @@ class DataParallelDecodeServer(DecodeServer, DPPDDecodeServer):
 
 
 async def _ask_all(handle: Any) -> list[dict[str, Any]]:
-    """The vitals of a deployment's replicas; nothing when one of them is gone or does not answer in time."""
-    asked = asyncio.to_thread(broadcast, handle, "vitals")
+    """The vitals of a deployment's replicas; those that are gone or do not answer in time are left out."""
     try:
-        vitals: list[dict[str, Any]] = await asyncio.wait_for(asked, _ANSWERS_WITHIN_S)
+        calls = await asyncio.wait_for(
+            asyncio.to_thread(call_every_replica, handle, "vitals"), _ANSWERS_WITHIN_S
+        )
     except Exception:
         return []
-    return vitals
+
+    async def answer(call: Any) -> dict[str, Any] | None:
+        with contextlib.suppress(Exception):
+            vitals: dict[str, Any] = await asyncio.wait_for(call, _ANSWERS_WITHIN_S)
+            return vitals
+        return None
+
+    return [told for told in await asyncio.gather(*map(answer, calls)) if told]
+
+
+async def _last(outputs: Any) -> Any:
+    return [each async for each in outputs][-1]
 
 
 def _queue_ms(metrics: Any) -> float | None:

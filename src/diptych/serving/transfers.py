@@ -1,6 +1,7 @@
 """What each request's KV transfer moved, as NIXL measured it, kept until the request is answered."""
 
 import re
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -22,33 +23,75 @@ class Transfer:
     descriptors: int
 
 
+@dataclass
+class Entry:
+    """What is known of one request's KV transfer.
+
+    Args:
+        began_at: when its engine began to fetch, on `time.monotonic`'s clock; None before.
+        transfer: what crossed; None while nothing has.
+        failed: whether a part of it failed.
+    """
+
+    began_at: float | None = None
+    transfer: Transfer | None = None
+    failed: bool = False
+
+
 class Ledger:
-    """The last transfers by request id; bounded, so that requests nobody asks about cost nothing."""
+    """The last transfers by request id; bounded, so that requests nobody asks about cost nothing.
+
+    Ids of the engine that are not ours (a bare engine's) are left out.
+    """
 
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = capacity
-        self._transfers: OrderedDict[str, Transfer] = OrderedDict()
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
+
+    def begin(self, engine_request_id: str) -> None:
+        """Record that a fetch began."""
+        entry = self._entry(engine_request_id)
+        if entry is not None:
+            entry.began_at = time.monotonic()
+
+    def fail(self, engine_request_id: str) -> None:
+        """Record that a fetch failed."""
+        entry = self._entry(engine_request_id)
+        if entry is not None:
+            entry.failed = True
 
     def add(
         self, engine_request_id: str, size: int, seconds: float, post_seconds: float, descriptors: int
     ) -> None:
-        """Record one finished transfer. Ids that are not ours (a bare engine's) are left out."""
-        found = _OUR_ID.search(engine_request_id)
-        if found is None:
+        """Record one finished transfer."""
+        entry = self._entry(engine_request_id)
+        if entry is None:
             return
-        known = self._transfers.pop(found[1], Transfer(0, 0.0, 0.0, 0))
-        self._transfers[found[1]] = Transfer(
+        known = entry.transfer or Transfer(0, 0.0, 0.0, 0)
+        entry.transfer = Transfer(
             known.bytes + size,
             max(known.seconds, seconds),
             max(known.post_seconds, post_seconds),
             known.descriptors + descriptors,
         )
-        while len(self._transfers) > self._capacity:
-            self._transfers.popitem(last=False)
 
-    def take(self, request_id: str) -> Transfer | None:
-        """The transfer of a request, or None when nothing crossed for it; forgotten afterwards."""
-        return self._transfers.pop(request_id, None)
+    def look(self, request_id: str) -> Entry:
+        """What is known of a request so far."""
+        return self._entries.get(request_id) or Entry()
+
+    def take(self, request_id: str) -> Entry:
+        """What is known of a request; forgotten afterwards."""
+        return self._entries.pop(request_id, None) or Entry()
+
+    def _entry(self, engine_request_id: str) -> Entry | None:
+        found = _OUR_ID.search(engine_request_id)
+        if found is None:
+            return None
+        entry = self._entries.setdefault(found[1], Entry())
+        self._entries.move_to_end(found[1])
+        while len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)
+        return entry
 
 
 ledger = Ledger()

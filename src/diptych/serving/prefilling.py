@@ -1,0 +1,180 @@
+"""Prefill elsewhere: one prompt's call to a prefill replica, and to another one when that fails."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from diptych.serving.costs import Costs
+from diptych.serving.legs import prefill_prompt
+from diptych.serving.peers import Peer, Peers
+from diptych.serving.record import Leg
+from diptych.serving.settings import Settings
+from diptych.serving.transfers import TAG
+
+logger = logging.getLogger(__name__)
+
+MOST_ATTEMPTS = 2
+_EXPECTED_TIMES = 4
+_UNKNOWN_COST_S = 300.0
+
+
+class Prefilling:
+    """Has prompts computed on prefill replicas.
+
+    Args:
+        client: vLLM's front end, which can tell a prefill engine that its KV cache is not wanted.
+        handle: Ray Serve's handle to the prefill replicas.
+        peers: those replicas, as known here.
+        costs: what prefill costs; learns from each call.
+        settings: its deadline.
+    """
+
+    def __init__(self, client: Any, handle: Any, peers: Peers, costs: Costs, settings: Settings) -> None:
+        self._client = client
+        self._handle = handle.options(stream=False)
+        self._peers = peers
+        self._costs = costs
+        self._settings = settings
+        self._legs: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> list[int]:
+        """The tokens of each prompt that waits for prefill."""
+        return list(self._legs.values())
+
+    async def place(
+        self, prompt: Any, leg: Leg, hashes: list[int], more: Mapping[str, Any], only: str | None = None
+    ) -> dict[str, Any] | None:
+        """Compute a prompt's KV cache on the best prefill replica, on another one when that fails.
+
+        Args:
+            prompt: as vLLM's front end rendered it.
+            leg: is filled in.
+            hashes: of the prompt's blocks.
+            more: of vLLM's arguments, those that go along: priority and trace.
+            only: the one replica to ask; None: any.
+
+        Returns:
+            Where the KV cache lies; None when no replica did it.
+        """
+        tokens = leg.prompt_tokens or 1
+        tried: list[str] = []
+        self._legs[leg.id] = tokens
+        try:
+            while len(tried) < MOST_ATTEMPTS:
+                peer = self._next(tokens, hashes, tried, only)
+                if peer is None:
+                    break
+                tried.append(peer.name)
+                leg.attempts += 1
+                place = await self._ask(peer, prompt, leg, hashes, more)
+                if place:
+                    return place
+        finally:
+            del self._legs[leg.id]
+        return None
+
+    def _next(self, tokens: int, hashes: list[int], tried: list[str], only: str | None) -> Peer | None:
+        if only is None:
+            return self._peers.best(tokens, hashes, self._costs.prefill, without=tried)
+        return None if tried else self._peers.get(only)
+
+    async def _ask(
+        self, peer: Peer, prompt: Any, leg: Leg, hashes: list[int], more: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Ask one replica; None when it failed, whereupon it is put aside."""
+        asked = {
+            "prompt": prefill_prompt(prompt),
+            "id": leg.id,
+            "replica": peer.name,
+            "generation": self._peers.generation,
+            "priority": more.get("priority", 0),
+            "trace_headers": more.get("trace_headers"),
+        }
+        computed = max(1, (leg.prompt_tokens or 1) - peer.beginnings.tokens(hashes))
+        deadline_s = self._deadline_s(peer, computed)
+        started = time.perf_counter()
+        response = self._handle.prefill.remote(asked)
+        try:
+            async with asyncio.timeout(deadline_s) as timeout:
+                peer.sent(leg.id, computed, timeout)
+                answer = await response
+        except (Exception, asyncio.CancelledError) as error:
+            self._call_off(response, leg)
+            if isinstance(error, asyncio.CancelledError) and _are_we_cancelled():
+                raise
+            self._failed(peer, leg, f"{type(error).__name__}: {error}")
+            return None
+        finally:
+            peer.ended(leg.id)
+        place: dict[str, Any] | None = answer["kv_transfer_params"]
+        if not place:
+            self._failed(peer, leg, answer.get("problem") or "it returned no KV cache")
+            return None
+        leg.prefill_ms = round((time.perf_counter() - started) * 1e3, 3)
+        self._learn(peer, leg, hashes, answer)
+        return place
+
+    def _deadline_s(self, peer: Peer, computed: int) -> float:
+        expected = self._costs.prefill.at(computed)
+        if expected is None:
+            return _UNKNOWN_COST_S
+        return (
+            self._settings.prefill_deadline_s
+            + (expected + peer.queue_s(self._costs.prefill)) * _EXPECTED_TIMES
+        )
+
+    def _learn(self, peer: Peer, leg: Leg, hashes: list[int], answer: Mapping[str, Any]) -> None:
+        leg.prefill_replica, leg.queue_ms = answer["replica"], answer["queue_ms"]
+        leg.cached_tokens, leg.compute_ms = answer["cached_tokens"], answer.get("compute_ms")
+        computed = (leg.prompt_tokens or 1) - (leg.cached_tokens or 0)
+        if leg.compute_ms is not None:
+            self._costs.prefill.add(computed, leg.compute_ms / 1e3)
+        did = self._peers.get(answer["replica"]) or peer
+        did.worked()
+        did.beginnings.add(hashes)
+        did.told(int(answer.get("waiting_tokens", 0)))
+
+    def _failed(self, peer: Peer, leg: Leg, why: str) -> None:
+        logger.warning("Prefill of %s failed on %s: %s", leg.id, peer.name, why)
+        peer.failed()
+
+    def _call_off(self, response: Any, leg: Leg) -> None:
+        """Cancel a prefill that nobody waits for any more; if it is done all the same, free its KV cache."""
+        with contextlib.suppress(Exception):  # a call that has failed raises its error here once more
+            response.cancel()
+        self._in_background(self._free_if_done(response, leg))
+
+    async def _free_if_done(self, response: Any, leg: Leg) -> None:
+        async with asyncio.timeout(_UNKNOWN_COST_S):
+            place = (await response)["kv_transfer_params"]
+        if place:
+            await self._free(leg, place)
+
+    def unwanted(self, leg: Leg, place: dict[str, Any]) -> None:
+        """Have prefill free a KV cache that decode will not fetch; it would be kept until the lease ends."""
+        self._in_background(self._free(leg, place))
+
+    async def _free(self, leg: Leg, place: dict[str, Any]) -> None:
+        await self._client.notify_kv_transfer_request_rejected(f"{TAG}{leg.id}", place)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what may fail as well: the lease ends anyway."""
+
+        async def quietly() -> None:
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await work
+
+        task = asyncio.create_task(quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _are_we_cancelled() -> bool:
+    """Whether a CancelledError is meant for us; awaiting a call that Serve has cancelled raises one, too."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

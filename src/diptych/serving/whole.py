@@ -1,0 +1,138 @@
+"""A prompt that runs whole on this replica's engine: what both topologies have in common.
+
+vLLM's front end turns every request, whatever its route and shape, into calls of one method: `generate` of its
+engine client. Ours takes that method's place. So what a request means is vLLM's own doing, and no route leads past.
+"""
+
+import contextlib
+import copy
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+from diptych.serving.admission import Bound, Room
+from diptych.serving.inside import Inside
+from diptych.serving.legs import decode_params, is_beam_step, prompt_tokens
+from diptych.serving.record import Leg, Record, Refused, current
+from diptych.serving.settings import Settings
+from diptych.serving.transfers import TAG
+
+Outputs = AsyncGenerator[Any, None]
+
+
+class Whole:
+    """Runs every prompt whole on this replica's engine, and keeps the record.
+
+    Args:
+        client: vLLM's front end (`AsyncLLM`), whose `generate` this one's takes the place of.
+        settings: how much may wait.
+        room: what the engine can hold of one sequence; None: anything.
+    """
+
+    def __init__(self, client: Any, settings: Settings | None = None, room: Room | None = None) -> None:
+        self._client = client
+        self._generate = client.generate
+        self.settings = settings or Settings()
+        self._room = room
+        self._bound = Bound("decode", self.settings.queues.decode, room.kv_cache_tokens if room else None)
+        self.inside = Inside(client)
+
+    async def generate(self, prompt: Any, sampling_params: Any, request_id: str, **more: Any) -> Outputs:
+        """As `AsyncLLM.generate`."""
+        record = current.get()
+        # Nobody's request, a warm-up, leaves no record; and the steps of a beam search leave one leg.
+        if record is None or (record.legs and is_beam_step(request_id)):
+            outputs = self._generate(prompt, decode_params(sampling_params, None), request_id, **more)
+        else:
+            leg = Leg()
+            record.legs.append(leg)
+            outputs = self._answered(prompt, sampling_params, request_id, leg, record, more)
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                yield output
+
+    async def _answered(
+        self, prompt: Any, params: Any, request_id: str, leg: Leg, record: Record, more: dict[str, Any]
+    ) -> Outputs:
+        leg.prompt_tokens = len(prompt_tokens(prompt) or ()) or None
+        if record.priority:
+            more["priority"] = max(record.priority, more.get("priority", 0))
+        try:
+            params = self._fitting(leg.prompt_tokens or 1, params)
+            outputs = self._ways(prompt, params, f"{TAG}{leg.id}-{request_id}", leg, record, more)
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    yield output
+        except Refused as refused:
+            record.refusal = refused.refusal
+            raise
+
+    def _ways(
+        self, prompt: Any, params: Any, request_id: str, leg: Leg, record: Record, more: dict[str, Any]
+    ) -> Outputs:
+        """The outputs of a prompt, whichever way it goes."""
+        return self._decoded(prompt, params, request_id, leg, more)
+
+    def _fitting(self, tokens: int, params: Any) -> Any:
+        """The parameters, cut to what the KV cache can hold."""
+        if self._room is None:
+            return params
+        refusal = self._room.refusal(tokens, params)
+        if refusal:
+            raise Refused(refusal)
+        most = self._room.most_tokens(tokens, params)
+        if most is None:
+            return params
+        params = copy.copy(params)
+        params.max_tokens = most
+        return params
+
+    async def _decoded(
+        self,
+        prompt: Any,
+        params: Any,
+        request_id: str,
+        leg: Leg,
+        more: Mapping[str, Any],
+        place: dict[str, Any] | None = None,
+    ) -> Outputs:
+        """The engine's outputs; it computes the prompt, or fetches its KV cache from `place`."""
+        self._check_queue(leg)
+        leg.handed_at = time.monotonic()
+        outputs = self._generate(prompt, decode_params(params, place), request_id, **more)
+        with self.inside.holding(request_id, leg):
+            async with contextlib.aclosing(outputs):
+                output = await self._first(outputs, request_id, leg, place)
+                leg.begun = True
+                leg.first_token_at = leg.handed_at + _first_token_s(output.metrics, leg.handed_at)
+                self._note(leg, output)
+                yield output
+                async for output in outputs:
+                    self._note(leg, output)
+                    yield output
+
+    def _check_queue(self, leg: Leg) -> None:
+        waiting = [each.prompt_tokens or 1 for each in self.inside.waiting]
+        refusal = self._bound.refusal(waiting, leg.prompt_tokens or 1, self.inside.backlog_s or None)
+        if refusal:
+            raise Refused(refusal)
+
+    async def _first(
+        self, outputs: AsyncIterator[Any], request_id: str, leg: Leg, place: dict[str, Any] | None
+    ) -> Any:
+        return await anext(outputs)
+
+    def _note(self, leg: Leg, output: Any) -> None:
+        """Fill the leg from an output of the engine."""
+        for each in output.outputs:
+            leg.output_tokens += len(each.token_ids)
+            leg.finish_reason = each.finish_reason or leg.finish_reason
+        if leg.cached_tokens is None:
+            leg.cached_tokens = output.num_cached_tokens
+            leg.prompt_tokens = len(output.prompt_token_ids or ())
+
+
+def _first_token_s(metrics: Any, handed_at: float) -> float:
+    """Seconds until the first token; an answer that came as a whole tells it."""
+    told = getattr(metrics, "first_token_latency", 0.0)
+    return float(told) or time.monotonic() - handed_at
