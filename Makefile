@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help setup dev up down status bench test test-long test-all lint clean
+.PHONY: help setup dev up down status bench test test-long test-all conformance pair lint clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -46,12 +46,20 @@ test: lint ## lint, then all tests but those marked long
 	$(BIN)/python -m pytest -m "not long" $(ARGS)
 
 test-long: dev ## the tests marked long, if there are any
-	@$(BIN)/python -m pytest -m long --collect-only -q >/dev/null 2>&1; \
+	@$(BIN)/python -m pytest -m "long and not conformance" --collect-only -q >/dev/null 2>&1; \
 	if [ $$? = 5 ]; then echo "no test is marked long"; \
-	else echo '$(BIN)/python -m pytest -m long $(ARGS)'; $(BIN)/python -m pytest -m long $(ARGS); fi
+	else echo '$(BIN)/python -m pytest -m "long and not conformance" $(ARGS)'; \
+	$(BIN)/python -m pytest -m "long and not conformance" $(ARGS); fi
+
+conformance: dev ## every field of every request, and fuzz: the split against the engine alone
+	$(BIN)/python -m pytest -m conformance $(ARGS)
+
+pair: ## the tests that depend on the engines' versions, with Ray 2.58 and vLLM 0.26
+	@$(call python,scripts/second_pair.py $(ARGS))
 
 test-all: test ## every test
 	@$(MAKE) --no-print-directory test-long
+	@$(MAKE) --no-print-directory conformance
 
 clean: ## remove .venv and what the tools leave; models stay in the user's cache
 	@[ ! -x $(BIN)/diptych ] || $(BIN)/diptych down || true

@@ -71,7 +71,7 @@ def bare(name: str, more: dict[str, str]) -> Iterator[Side]:
         for command in commands:
             subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         side = Side(name, f"http://127.0.0.1:{_PORTS['proxy']}", {}, mark)
-        wait_for_first_token(side)
+        wait_for_first_token(side, 120.0)
         yield side
     finally:
         end_all(mark)

@@ -11,7 +11,7 @@ from engines.rows import Shape
 from engines.service import Service
 from engines.shapes import SHAPES
 
-pytestmark = [pytest.mark.engines, pytest.mark.long]
+pytestmark = [pytest.mark.engines, pytest.mark.long, pytest.mark.conformance]
 
 ALL = {shape.name: shape for shape in [*SHAPES, *(row for model in MODELS for row in model.shapes())]}
 AT_ONCE = 4

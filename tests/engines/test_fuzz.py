@@ -14,7 +14,7 @@ from engines.rows import Body, Model
 from engines.service import Service, seconds_until
 from engines.strategies import CONTENT_TYPES, bodies, raw_bodies
 
-pytestmark = [pytest.mark.engines, pytest.mark.long]
+pytestmark = [pytest.mark.engines, pytest.mark.long, pytest.mark.conformance]
 
 EACH_ROUTE = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 # The same examples every time; none is made smaller, since each step of that asks the engines again.

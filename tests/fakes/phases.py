@@ -15,11 +15,23 @@ from ray.serve.handle import DeploymentResponse
 from vllm import SamplingParams
 from vllm.outputs import RequestOutput
 
+from diptych.serving.peers import Peers
+
 PLACE = {"do_remote_prefill": True, "remote_engine_id": "prefill-1", "remote_block_ids": [[1, 2]]}
 """Where a KV cache lies, as a prefill engine tells."""
 
 ANSWER = {"kv_transfer_params": PLACE, "cached_tokens": 1, "queue_ms": 0.5, "replica": "prefill-1"}
 """What `PrefillServer.prefill` returns."""
+
+
+GENERATION = "5e771465a11c"
+
+
+def prefill_peers(*names: str, **told: Any) -> Peers:
+    """Prefill replicas that are well, as they tell of themselves."""
+    peers = Peers(GENERATION)
+    peers.update([{"replica": name, "generation": GENERATION, "ready": True} | told for name in names])
+    return peers
 
 
 def prompt(*tokens: int, **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,11 @@ import pytest
 pytest.importorskip("ray.serve.llm")
 
 from fastapi.testclient import TestClient
-from vllm.entrypoints.generate.base.protocol import UsageInfo
+
+try:
+    from vllm.entrypoints.generate.base.protocol import UsageInfo
+except ModuleNotFoundError:  # vLLM 0.26
+    from vllm.entrypoints.openai.engine.protocol import UsageInfo
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
@@ -22,13 +26,14 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from diptych.serving.front import ENGINE_PATHS, build_front
 from diptych.serving.orchestrate import Orchestrator
+from diptych.serving.readiness import Readiness
 from diptych.serving.transfers import TAG
-from fakes.phases import ANSWER, PLACE, Client, LateAnswer, PrefillHandle, prompt
+from fakes.phases import ANSWER, PLACE, Client, LateAnswer, PrefillHandle, prefill_peers, prompt
 
 KEY = "dk-right"
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
-OURS = {"/health", "/diptych/v1/status"}
+OURS = {"/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary"}
 RAYS = {"/v1/models/{model:path}"}
 ASKS_FOR_RECORD = {"x-diptych-timing": "include"}
 
@@ -66,6 +71,12 @@ class Server:
     async def phases(self) -> dict[str, Any]:
         return {"prefill": [], "decode": []}
 
+    def readiness(self) -> Readiness:
+        return Readiness("degraded", "no prefill replica is ready", [])
+
+    async def try_pairs(self) -> list[dict[str, Any]]:
+        return []
+
 
 class DyingServer(Server):
     """Its engine dies after the request came in."""
@@ -81,7 +92,7 @@ class DyingServer(Server):
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "keys"
-    path.write_text(KEY)
+    path.write_text(f"{KEY} admin")
     return path
 
 
@@ -94,8 +105,8 @@ def front(key_file: Path) -> Any:
         app.state.openai_serving_chat = Serving(client)
         app.state.engine_client = SimpleNamespace(errored=False, is_running=True)
         app.state.server = SimpleNamespace()
-        client.generate = Orchestrator(client, handle or PrefillHandle(), lambda: True).generate  # type: ignore[method-assign]
-        return build_front(app, server or Server(), str(key_file))
+        client.generate = Orchestrator(client, handle or PrefillHandle(), prefill_peers("prefill-1")).generate  # type: ignore[method-assign]
+        return build_front(app, server or Server(), {"api_key_file": str(key_file)})
 
     return build
 
@@ -124,7 +135,11 @@ def test_of_the_engines_routes_only_those_stay(front: Any) -> None:
 def test_the_door_stands_before_every_route(front: Any) -> None:
     client = Client()
     app = front(client)
-    for path in [*(route.path for route in app.routes if route.path != "/health"), "/nowhere", f"{CHAT}/"]:
+    for path in [
+        *(route.path for route in app.routes if route.path not in ("/health", "/ready")),
+        "/nowhere",
+        f"{CHAT}/",
+    ]:
         for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
             for key in (None, "dk-wrong"):
                 assert browser(app, key).request(method, path, json=HELLO).status_code == 401, (method, path)
@@ -161,7 +176,13 @@ def test_health_is_ours_and_tells_of_a_dead_engine(front: Any) -> None:
 
 def test_status_tells_the_phases(front: Any) -> None:
     answer = browser(front(Client())).get("/diptych/v1/status")
-    assert answer.json() == {"phases": {"prefill": [], "decode": []}}
+    assert answer.json()["phases"] == {"prefill": [], "decode": []}
+    assert answer.json()["readiness"]["why"] == "no prefill replica is ready"
+
+
+def test_whoever_asks_whether_it_is_ready_learns_the_state_and_no_more(front: Any) -> None:
+    answer = browser(front(Client()), None).get("/ready")
+    assert (answer.status_code, answer.json()) == (200, {"state": "degraded"})
 
 
 # Through both phases

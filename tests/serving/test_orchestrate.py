@@ -13,17 +13,27 @@ pytest.importorskip("ray.serve.llm")
 
 from vllm import SamplingParams
 
-from diptych.serving import orchestrate
-from diptych.serving.orchestrate import Orchestrator, Whole
+from diptych.serving import orchestrate, prefilling
+from diptych.serving.orchestrate import Orchestrator
 from diptych.serving.record import Record, current
 from diptych.serving.transfers import TAG, Ledger
-from fakes.phases import ANSWER, PLACE, Client, LateAnswer, NotAssigned, PrefillHandle, prompt
+from diptych.serving.whole import Whole
+from fakes.phases import (
+    ANSWER,
+    PLACE,
+    Client,
+    LateAnswer,
+    NotAssigned,
+    PrefillHandle,
+    prefill_peers,
+    prompt,
+)
 
 NO_KV_CACHE = ANSWER | {"kv_transfer_params": None}
 
 
 def split(client: Client, handle: PrefillHandle, *, ready: bool = True) -> Orchestrator:
-    return Orchestrator(client, handle, lambda: ready)
+    return Orchestrator(client, handle, prefill_peers("prefill-1") if ready else prefill_peers())
 
 
 async def outputs_of(
@@ -131,7 +141,7 @@ def test_why_prefill_failed_is_logged_with_the_id_that_both_engines_know(
 def test_a_prefill_that_does_not_answer_in_time_is_cancelled_and_has_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(orchestrate, "PREFILL_DEADLINE_S", 0.05)
+    monkeypatch.setattr(prefilling, "_UNKNOWN_COST_S", 0.05)
     handle = PrefillHandle(None)
     _, record = run(outputs_of(split(Client(), handle)))
     assert record.path == "recovered"
@@ -326,7 +336,7 @@ def test_when_prefill_was_done_just_as_the_client_left_its_kv_cache_is_let_go(an
         await until(lambda: handle.asked)
         asking.cancel()
         await asyncio.wait([asking])
-        await until(lambda: not runner._tasks)
+        await until(lambda: not runner._prefilling._tasks)
 
     _, record = run(leave())
     assert client.freed == ([(f"{TAG}{record.legs[0].id}", PLACE)] if answer is ANSWER else [])
@@ -342,7 +352,7 @@ def test_when_prefill_was_done_after_its_deadline_its_kv_cache_is_let_go(
         await outputs_of(split(client, PrefillHandle(LateAnswer(ANSWER))))
         await until(lambda: client.freed)
 
-    monkeypatch.setattr(orchestrate, "PREFILL_DEADLINE_S", 0.05)
+    monkeypatch.setattr(prefilling, "_UNKNOWN_COST_S", 0.05)
     _, record = run(late())
     assert record.path == "recovered"
     assert client.freed == [(f"{TAG}{record.legs[0].id}", PLACE)]
@@ -438,7 +448,7 @@ def test_that_letting_go_fails_disturbs_nobody_and_nothing_of_it_stays() -> None
         runner = split(DeadClient(says=(RuntimeError("EngineDeadError"),)), PrefillHandle())
         with contextlib.suppress(RuntimeError):
             await outputs_of(runner)
-        await until(lambda: not runner._tasks)
+        await until(lambda: not runner._prefilling._tasks)
         gc.collect()
         return runner
 
@@ -456,8 +466,8 @@ def test_nothing_of_a_request_stays_with_the_orchestrator() -> None:
         await asyncio.wait([leaving])
         await outputs_of(runner)
         await outputs_of(runner)
-        await until(lambda: not runner._tasks)
+        await until(lambda: not runner._prefilling._tasks)
         return runner
 
     runner, _ = run(leave_and_fail())
-    assert runner._tasks == set()
+    assert runner._prefilling._tasks == set()

@@ -23,35 +23,35 @@ def named(ours: str) -> str:
 def test_a_transfer_is_found_by_our_id_inside_the_engines(engines: str) -> None:
     ledger, ours = Ledger(), an_id()
     ledger.add(engines.format(tag=TAG, ours=ours), 100, 0.5, 0.1, 3)
-    assert ledger.take(ours) == Transfer(100, 0.5, 0.1, 3)
+    assert ledger.take(ours).transfer == Transfer(100, 0.5, 0.1, 3)
 
 
 def test_an_id_of_our_kind_that_a_client_gave_is_not_taken_for_ours() -> None:
     ledger, ours, theirs = Ledger(), an_id(), an_id()
     ledger.add(f"{TAG}{ours}-chatcmpl-{TAG}{theirs}", 100, 0.5, 0.1, 3)
-    assert ledger.take(theirs) is None
-    assert ledger.take(ours) is not None
+    assert ledger.take(theirs).transfer is None
+    assert ledger.take(ours).transfer is not None
 
 
 def test_the_parts_of_one_request_are_one_transfer_as_long_as_its_longest() -> None:
     ledger, ours = Ledger(), an_id()
     ledger.add(named(ours), 100, 0.5, 0.1, 3)
     ledger.add(named(ours), 60, 0.7, 0.05, 2)
-    assert ledger.take(ours) == Transfer(160, 0.7, 0.1, 5)
+    assert ledger.take(ours).transfer == Transfer(160, 0.7, 0.1, 5)
 
 
 def test_a_transfer_is_told_once() -> None:
     ledger, ours = Ledger(), an_id()
     ledger.add(named(ours), 1, 1.0, 1.0, 1)
-    assert ledger.take(ours) is not None
-    assert ledger.take(ours) is None
+    assert ledger.take(ours).transfer is not None
+    assert ledger.take(ours).transfer is None
 
 
 def test_requests_do_not_get_each_others_transfers() -> None:
     ledger, one, two = Ledger(), an_id(), an_id()
     ledger.add(named(one), 1, 1.0, 1.0, 1)
-    assert ledger.take(two) is None
-    assert ledger.take(one) is not None
+    assert ledger.take(two).transfer is None
+    assert ledger.take(one).transfer is not None
 
 
 def test_an_id_that_is_not_ours_is_left_out() -> None:
@@ -60,11 +60,11 @@ def test_an_id_that_is_not_ours_is_left_out() -> None:
     ledger.add(named(ours), 1, 1.0, 1.0, 1)
     for bare in ("cmpl-benchmark-7", an_id(), f"cmpl-{an_id()}", f"{TAG}{ours[:-1]}", ""):
         ledger.add(bare, 1, 1.0, 1.0, 1)
-    assert ledger.take(ours) is not None
+    assert ledger.take(ours).transfer is not None
 
 
 def test_what_nobody_asks_for_is_forgotten_oldest_first() -> None:
     ledger, ids = Ledger(capacity=2), [an_id() for _ in range(3)]
     for one in ids:
         ledger.add(named(one), 1, 1.0, 1.0, 1)
-    assert [ledger.take(one) is not None for one in ids] == [False, True, True]
+    assert [ledger.take(one).transfer is not None for one in ids] == [False, True, True]

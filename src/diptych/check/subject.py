@@ -13,7 +13,7 @@ from diptych.catalog.engines import LOCAL, RAY_VLLM, TESTED_IMAGE, minor, versio
 from diptych.check.facts import Facts, Machine
 from diptych.errors import ModelError
 from diptych.models import ModelShape
-from diptych.render.engine import MOST_TOKENS, engine_settings
+from diptych.render.engine import MOST_TOKENS, SCHEDULING_POLICY, engine_settings
 from diptych.render.inputs import Facts as RenderFacts
 from diptych.render.layout import WorkerGroup, parallel_size, worker_groups
 from diptych.spec import EMBEDDED, Document, LoadedDocument, NodesSection, Phase, PhaseSection
@@ -59,7 +59,10 @@ class PhaseView:
         subject = self.subject
         if not subject.is_local:
             return engine_settings(subject.document, self.name, RenderFacts(shape=subject.shape)).kwargs
-        defaults: dict[str, Any] = {"enforce_eager": not subject.on_gpu}
+        defaults: dict[str, Any] = {
+            "scheduling_policy": SCHEDULING_POLICY,
+            "enforce_eager": not subject.on_gpu,
+        }
         if subject.shape is not None:
             defaults["max_model_len"] = min(subject.shape.context_length, MOST_TOKENS)
         if subject.document.model.source == EMBEDDED and not subject.on_gpu:

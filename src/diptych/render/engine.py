@@ -18,6 +18,9 @@ CONNECTOR_MODULE = "diptych.serving.connector"
 MOST_TOKENS = 8192
 """The context length unless the document gives one; the model's own where that is shorter."""
 
+SCHEDULING_POLICY = "priority"
+"""vLLM's `scheduling_policy` everywhere: with its default, fcfs, a request's priority has no effect."""
+
 NAMES_A_MODEL = ("tokenizer", "hf_config_path")
 """Arguments of vLLM that name a model by itself; `speculative_config` has another in its `model`."""
 
@@ -101,6 +104,12 @@ _KWARGS = (
         0.9,
         _always,
         "the rest is for what vLLM does not count: the CUDA context, NCCL, memory that NIXL registers",
+    ),
+    _Setting(
+        "scheduling_policy",
+        SCHEDULING_POLICY,
+        _always,
+        "a key's priority has no effect otherwise; requests of equal priority are served in the order they came",
     ),
     _Setting("enforce_eager", True, _hybrid, _HYBRID),
     _Setting("async_scheduling", False, _hybrid, _HYBRID),

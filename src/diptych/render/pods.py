@@ -9,14 +9,15 @@ from diptych.render.image import container_image, pull_secrets
 from diptych.render.inputs import Facts
 from diptych.render.layout import PodSize, WorkerGroup, zone_of
 from diptych.render.objects import quantity, variables
-from diptych.render.serve import DRAIN_S
+from diptych.render.serve import drain_s
 from diptych.spec import Document
 
 METRICS_PORT = 8080
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 
-# Ray stops its replicas this long before the node's end, which is DRAIN_S after it is told to end; then processes end.
+# From the pod's end on Ray has `drain_s` and this to take its replicas away, which have `drain_s` of it; then it ends
+# its processes, and the pod is killed if that takes longer than the second.
 _DRAIN_MARGIN_S = 10
 _STOP_MARGIN_S = 30
 _OBJECT_STORE = GIB
@@ -107,7 +108,7 @@ def worker_pod(document: Document, facts: Facts, group: WorkerGroup) -> dict[str
         **pull_secrets(document),
         **_placement(document, facts, group),
         **({"securityContext": {"fsGroup": _KEYS_GROUP}} if _faces_clients(group) else {}),
-        "terminationGracePeriodSeconds": DRAIN_S + _DRAIN_MARGIN_S + _STOP_MARGIN_S,
+        "terminationGracePeriodSeconds": _ray_drain_s(document, group) + _STOP_MARGIN_S,
         **({"initContainers": inits} if inits else {}),
         "containers": [_worker(document, facts, group)],
     }
@@ -157,9 +158,14 @@ def _worker_environment(document: Document, facts: Facts, group: WorkerGroup) ->
     more = dict(engine_settings(document, group.phase, facts).pod_environment)
     if staging.is_local(document):
         more["HF_HUB_OFFLINE"] = "1"
-    more["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = str(DRAIN_S + _DRAIN_MARGIN_S)
+    more["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = str(_ray_drain_s(document, group))
     token = [] if staging.is_local(document) else staging.token(document)
     return [*variables({"PYTHONPATH": names.CODE_FILE}), address, *variables(more | _QUIET), *token]
+
+
+def _ray_drain_s(document: Document, group: WorkerGroup) -> int:
+    """Seconds after which Ray ends a worker pod's processes, whatever its replicas still do."""
+    return drain_s(document, group.phase) + _DRAIN_MARGIN_S
 
 
 def _resources(size: PodSize) -> dict[str, str]:

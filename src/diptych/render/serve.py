@@ -1,14 +1,15 @@
 """The Ray Serve configuration that a document stands for, on this machine and on a cluster."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from diptych.render import names, staging
-from diptych.render.engine import engine_settings, kv_backend, kv_transfer_config
+from diptych.render.engine import SCHEDULING_POLICY, engine_settings, kv_backend, kv_transfer_config
 from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, group_name, worker_groups
-from diptych.spec import Document, Phase, PhaseSection
+from diptych.spec import Document, Phase
 
 APPLICATION = "diptych"
 IMPORT_PATH = "diptych.serving.builder:build_app"
@@ -16,6 +17,9 @@ LOCAL_MODEL = {"callback_class": "diptych.serving.engine.LocalModelCallback"}
 
 DRAIN_S = 120
 """Seconds in which a replica that is taken away finishes the answers it is writing."""
+
+_LAST_PROMPTS_S = 30
+"""At least so many of them are for the prompts that a prefill replica still has when it is taken away."""
 
 _SHARE = 0.001
 """Of the resource that a phase's pods have, for each bundle: enough to be bound to them."""
@@ -79,6 +83,19 @@ def cluster_serve_config(document: Document, facts: Facts) -> dict[str, Any]:
     }
 
 
+def drain_s(document: Document, phase: Phase) -> int:
+    """Seconds that a replica of `phase` on a cluster may take to end after it was told to.
+
+    A decode replica finishes the answers it is writing. A prefill replica computes the prompts that it has, which
+    nobody waits for longer than `orchestrator.prefill_deadline_s`, and keeps their KV cache until decode has fetched
+    it or the lease ends.
+    """
+    if document.topology == "aggregated" or phase == "decode":
+        return DRAIN_S
+    last_prompts_s = max(_LAST_PROMPTS_S, math.ceil(document.orchestrator.prefill_deadline_s))
+    return max(DRAIN_S, document.kv_transfer.lease_s + last_prompts_s)
+
+
 def _local_access(document: Document, place: Place) -> dict[str, Any]:
     """Where the keys are, and whether clients on this machine need one; nothing where nobody knows yet."""
     files = [file for file in (place.api_key_file, place.admin_key_file) if file]
@@ -95,6 +112,9 @@ def _application(
         args = {f"{phase}_config": config for phase, config in configs.items()}
     if access:
         args["access"] = dict(access)
+    orchestrator = document.orchestrator.written(split=document.topology == "split")
+    if orchestrator:
+        args["orchestrator"] = orchestrator
     return {"name": APPLICATION, "import_path": IMPORT_PATH, "route_prefix": "/", "args": args}
 
 
@@ -122,7 +142,7 @@ def _local_config(document: Document, place: Place, phase: Phase) -> dict[str, A
 def _local_engine_kwargs(document: Document, place: Place, phase: Phase) -> dict[str, Any]:
     """Defaults of the place, then the document's shared settings, then the phase's own: later ones win."""
     share = place.phases[group_name(document, phase)]
-    kwargs: dict[str, Any] = dict(place.engine_defaults or {})
+    kwargs: dict[str, Any] = {"scheduling_policy": SCHEDULING_POLICY, **(place.engine_defaults or {})}
     if share.kv_cache_bytes is not None:
         kwargs["kv_cache_memory_bytes"] = share.kv_cache_bytes
     kwargs |= document.engine_kwargs_for(phase)
@@ -153,7 +173,6 @@ def core_groups(cores: Sequence[Sequence[int]]) -> str:
 
 def _cluster_config(document: Document, facts: Facts, group: WorkerGroup) -> dict[str, Any]:
     settings = engine_settings(document, group.phase, facts)
-    section = document.phases[group.phase]
     config: dict[str, Any] = {
         "model_loading_config": {
             "model_id": document.model.name,
@@ -168,7 +187,7 @@ def _cluster_config(document: Document, facts: Facts, group: WorkerGroup) -> dic
         # The address for KV transfers is not among them: Ray's NIXL backend takes each replica's own node's.
         "runtime_env": {"env_vars": dict(settings.environment)},
         "engine_kwargs": dict(settings.kwargs),
-        "deployment_config": _deployment(section, one_gpu=group.gpus_per_replica == 1),
+        "deployment_config": _deployment(document, group),
         "experimental_configs": {
             "NIXL_SIDE_CHANNEL_PORT_BASE": getattr(document.kv_transfer.ports, group.phase)
         },
@@ -194,7 +213,8 @@ def _hardware(group: WorkerGroup) -> dict[str, Any]:
     }
 
 
-def _deployment(section: PhaseSection, *, one_gpu: bool) -> dict[str, Any]:
+def _deployment(document: Document, group: WorkerGroup) -> dict[str, Any]:
+    section = document.phases[group.phase]
     if section.autoscaling_config is not None:
         scale: dict[str, Any] = {
             "autoscaling_config": section.autoscaling_config.model_dump(exclude_none=True)
@@ -204,6 +224,6 @@ def _deployment(section: PhaseSection, *, one_gpu: bool) -> dict[str, Any]:
     if section.max_ongoing_requests is not None:
         scale["max_ongoing_requests"] = section.max_ongoing_requests
     return scale | {
-        "graceful_shutdown_timeout_s": DRAIN_S,
-        "ray_actor_options": {"num_cpus": 0} | ({"num_gpus": 1} if one_gpu else {}),
+        "graceful_shutdown_timeout_s": drain_s(document, group.phase),
+        "ray_actor_options": {"num_cpus": 0} | ({"num_gpus": 1} if group.gpus_per_replica == 1 else {}),
     }

@@ -3,30 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from diptych.serving.access import AccessMiddleware
+from diptych.serving.access import AccessMiddleware, error_body
 from diptych.serving.report import RETRY_AFTER_S, ReportMiddleware, unavailable
+from diptych.serving.routes import ENGINE_ROUTES
 
 # Of the engine's own routes these stay: what its clients use. The others steer the engine, or split a request
 # between front end and engine in ways that only another program would.
-ENGINE_PATHS = frozenset(
-    {
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/responses",
-        "/v1/responses/{response_id}",
-        "/v1/responses/{response_id}/cancel",
-        "/v1/messages",
-        "/v1/messages/count_tokens",
-        "/v1/models",
-        "/v1/models/{model:path}",
-        "/tokenize",
-        "/detokenize",
-        "/version",
-        "/metrics",
-    }
-)
+ENGINE_PATHS = frozenset(ENGINE_ROUTES)
 
 
 def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
@@ -50,7 +36,7 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
         readiness = server.readiness()
         headers = {} if readiness.takes_requests else {"retry-after": RETRY_AFTER_S}
         status = 200 if readiness.takes_requests else 503
-        return JSONResponse(readiness.to_json(), status_code=status, headers=headers)
+        return JSONResponse({"state": readiness.state}, status_code=status, headers=headers)
 
     @app.post("/diptych/v1/canary")
     async def canary() -> Response:
@@ -62,6 +48,12 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
     async def status() -> Response:
         readiness = server.readiness().to_json()
         return JSONResponse({"phases": await server.phases(), "readiness": readiness})
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Any, error: HTTPException) -> Response:
+        """What Starlette and FastAPI refuse themselves (a route, a method, a body of bytes), in OpenAI's words."""
+        content = error_body(str(error.detail), "invalid_request_error", error.status_code)
+        return JSONResponse(content, status_code=error.status_code, headers=error.headers)
 
     app.middleware_stack = None  # vLLM has built it already; Starlette builds it again with ours on top
     app.add_middleware(ReportMiddleware, server=server)

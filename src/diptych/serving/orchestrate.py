@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from diptych.serving import metrics
 from diptych.serving.admission import UNAVAILABLE, Bound, Room, retry_after
 from diptych.serving.costs import Costs
 from diptych.serving.inside import has_begun
@@ -71,6 +72,8 @@ class Orchestrator(Whole):
         self, prompt: Any, params: Any, request_id: str, leg: Leg, record: Record, more: dict[str, Any]
     ) -> Outputs:
         place = await self._placed(prompt, params, request_id, leg, record, more)
+        if record.only_peer is None:
+            metrics.placed(leg.path)
         if place is None:
             outputs = self._computed_here(prompt, params, request_id, leg, more)
         else:
@@ -177,6 +180,24 @@ class Orchestrator(Whole):
             computed = len(output.prompt_token_ids or ()) - (output.num_cached_tokens or 0)
             self.costs.here.add(computed, seconds)
         return seconds
+
+    def gauges(self, degraded: bool) -> metrics.Gauges:
+        """What waits, and what the placement knows, as of now."""
+        now = time.monotonic()
+        waiting = [each.prompt_tokens or 0 for each in self.inside.waiting]
+        worked = [peer.transferred_at for peer in self.peers if peer.transferred_at]
+        return metrics.Gauges(
+            prefill_waiting_prompts=len(self._prefilling.waiting),
+            prefill_waiting_tokens=sum(self._prefilling.waiting),
+            decode_waiting_prompts=len(waiting),
+            decode_waiting_tokens=sum(waiting),
+            prefill_ready=len(self.peers.ready),
+            prefill_aside=sum(peer.is_aside() for peer in self.peers),
+            local_prefill_ratio=self.share.taken(),
+            break_even_tokens=self.costs.break_even_tokens(),
+            degraded=degraded,
+            last_kv_transfer_age_s=now - max(worked) if worked else None,
+        )
 
     @property
     def block_tokens(self) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from diptych.serving import tracing
 from diptych.serving.costs import Costs
 from diptych.serving.legs import prefill_prompt
 from diptych.serving.peers import Peer, Peers
@@ -93,8 +94,16 @@ class Prefilling:
             "replica": peer.name,
             "generation": self._peers.generation,
             "priority": more.get("priority", 0),
-            "trace_headers": more.get("trace_headers"),
         }
+        with tracing.span("diptych.prefill", {"diptych.prefill.replica": peer.name}) as call:
+            asked["trace_headers"] = call.headers or more.get("trace_headers")
+            place = await self._answer(peer, asked, leg, hashes)
+            call.note({"diptych.queue_ms": leg.queue_ms})
+        return place
+
+    async def _answer(
+        self, peer: Peer, asked: dict[str, Any], leg: Leg, hashes: list[int]
+    ) -> dict[str, Any] | None:
         computed = max(1, (leg.prompt_tokens or 1) - peer.beginnings.tokens(hashes))
         deadline_s = self._deadline_s(peer, computed)
         started = time.perf_counter()

@@ -33,7 +33,7 @@ class Readiness:
         return self.state in (READY, DEGRADED)
 
     def to_json(self) -> dict[str, Any]:
-        """The body of `/ready`."""
+        """As `/diptych/v1/status` shows it."""
         return {"state": self.state, "why": self.why, "pairs": self.pairs}
 
 

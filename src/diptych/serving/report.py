@@ -9,11 +9,13 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from diptych.serving import journal, metrics, tracing
 from diptych.serving.access import error_body
 from diptych.serving.record import Record, Refusal, current
 
@@ -47,6 +49,16 @@ class ReportMiddleware:
             return
         record = self._record(scope)
         answer = _Answer(scope, send, record, self._server)
+        with tracing.incoming(scope["path"], _headers(scope), scope["method"]) as request:
+            try:
+                await self._answered(scope, receive, answer, record)
+            finally:
+                seconds = time.monotonic() - record.began_at
+                request.request_done(record, answer.status)
+                metrics.request_done(record, answer.status, seconds)
+                journal.write(record, answer.status, seconds)
+
+    async def _answered(self, scope: Message, receive: Any, answer: "_Answer", record: Record) -> None:
         token = current.set(record)
         timeout_s = scope.get("diptych.timeout_s")
         try:
@@ -89,6 +101,7 @@ class _Answer:
         self._kept = b""
         self._begun = False
         self._ended = False
+        self.status = 499  # the client has left, unless an answer is sent
 
     async def send(self, message: Message) -> None:
         """Takes the application's messages as a server would."""
@@ -155,6 +168,7 @@ class _Answer:
         if self._head is None or self._begun:
             return
         self._begun = True
+        self.status = self._head["status"]
         own = [(name.encode(), value.encode()) for name, value in self._record.headers().items()]
         headers = [*self._head.get("headers", ()), *own]
         if length is not None:
@@ -167,6 +181,7 @@ class _Answer:
         refusal = self._record.refusal
         dead = "the engine died while it worked on this request"
         response = refused(refusal) if refusal else unavailable(dead)
+        self.status = response.status_code
         head = {"status": response.status_code, "headers": response.raw_headers}
         await self._send({"type": "http.response.start", **head})
         await self._send(_body_message(response.body))
@@ -257,6 +272,10 @@ def _last_words(refusal: Refusal | None, *, died: bool) -> bytes:
 
 def _body_message(body: bytes, more: bool = False) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _headers(message: Message) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message["headers"]}
 
 
 def _header(message: Message, wanted: bytes) -> bytes:

@@ -17,7 +17,7 @@ ENGINE_ROUTES = (
     "/version",
     "/metrics",
 )
-OWN_ROUTES = ("/health", "/ready", "/diptych/v1/status")
+OWN_ROUTES = ("/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary")
 OTHER = "other"
 
 _BLANKS = {"{response_id}": "[^/]+", "{model:path}": ".+"}

@@ -11,6 +11,7 @@ from typing import Any
 
 from ray import serve
 
+from diptych.serving import metrics, tracing
 from diptych.serving.canary import Canary
 from diptych.serving.counters import read_counters
 from diptych.serving.drain import wait_until_fetched
@@ -32,7 +33,7 @@ from diptych.serving.ray_llm import (
     PDPrefillServer,
     call_every_replica,
 )
-from diptych.serving.readiness import Readiness, readiness_of
+from diptych.serving.readiness import DEGRADED, Readiness, readiness_of
 from diptych.serving.settings import Settings, settings_of
 from diptych.serving.transfers import TAG
 from diptych.serving.vitals import EngineVitals
@@ -148,17 +149,23 @@ class PrefillServer(Phase, PDPrefillServer):
             return self._answer(problem=self.engine_problem)
         self._waiting[asked["id"]] = len(asked["prompt"]["prompt_token_ids"])
         try:
-            output = await self._computed(asked)
+            with tracing.continued(asked["trace_headers"], "diptych.prefill.engine") as there:
+                output = await self._computed(
+                    asked | {"trace_headers": there.headers or asked["trace_headers"]}
+                )
         finally:
             del self._waiting[asked["id"]]
         if output is None:
             return self._answer(problem=self.engine_problem)
-        seconds = compute_s(output.metrics)
+        seconds, queue_ms = compute_s(output.metrics), _queue_ms(output.metrics)
+        compute_ms = None if seconds is None else round(seconds * 1e3, 3)
+        cached = output.num_cached_tokens or 0
+        metrics.prefill_done(len(output.prompt_token_ids or ()) - cached, queue_ms, compute_ms, cached)
         return self._answer(
             kv_transfer_params=output.kv_transfer_params,
             cached_tokens=output.num_cached_tokens,
-            queue_ms=_queue_ms(output.metrics),
-            compute_ms=None if seconds is None else round(seconds * 1e3, 3),
+            queue_ms=queue_ms,
+            compute_ms=compute_ms,
         )
 
     async def _computed(self, asked: dict[str, Any]) -> Any:
@@ -198,6 +205,7 @@ class PrefillServer(Phase, PDPrefillServer):
         self._is_draining = True
         if getattr(self, "engine", None) is not None and not self.engine_problem:
             await wait_until_fetched(lambda: read_counters()["kv_cache_usage"], lease_s(self.engine.client))
+        await asyncio.to_thread(tracing.flush)
         await super().__del__()
 
 
@@ -272,6 +280,7 @@ class DecodeServer(Facing, PDDecodeServer):
         self._tasks += [
             asyncio.create_task(self._ask_prefill()),
             asyncio.create_task(self.canary.watch()),
+            asyncio.create_task(self._set_gauges()),
         ]
 
     async def _start_engine(self) -> None:
@@ -296,6 +305,11 @@ class DecodeServer(Facing, PDDecodeServer):
         while True:
             await self._prefill_now()
             await asyncio.sleep(_ASK_PREFILL_EVERY_S)
+
+    async def _set_gauges(self) -> None:
+        while True:
+            metrics.set_gauges(self.runner.gauges(self.readiness().state == DEGRADED))
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _prefill_now(self) -> list[dict[str, Any]]:
         """The prefill replicas as of now."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
+from diptych.serving import tracing
 from diptych.serving.admission import Bound, Room
 from diptych.serving.inside import Inside
 from diptych.serving.legs import decode_params, is_beam_step, prompt_tokens
@@ -55,8 +56,8 @@ class Whole:
         self, prompt: Any, params: Any, request_id: str, leg: Leg, record: Record, more: dict[str, Any]
     ) -> Outputs:
         leg.prompt_tokens = len(prompt_tokens(prompt) or ()) or None
-        if record.priority:
-            more["priority"] = max(record.priority, more.get("priority", 0))
+        asked = more.get("priority", 0)  # 0: the client asked for none
+        more["priority"] = max(record.priority, asked) if asked else record.priority
         try:
             params = self._fitting(leg.prompt_tokens or 1, params)
             outputs = self._ways(prompt, params, f"{TAG}{leg.id}-{request_id}", leg, record, more)
@@ -66,6 +67,8 @@ class Whole:
         except Refused as refused:
             record.refusal = refused.refusal
             raise
+        finally:
+            tracing.leg_done(leg)
 
     def _ways(
         self, prompt: Any, params: Any, request_id: str, leg: Leg, record: Record, more: dict[str, Any]
@@ -99,6 +102,9 @@ class Whole:
         """The engine's outputs; it computes the prompt, or fetches its KV cache from `place`."""
         self._check_queue(leg)
         leg.handed_at = time.monotonic()
+        headers = tracing.trace_headers()
+        if headers is not None:
+            more = {**more, "trace_headers": headers}
         outputs = self._generate(prompt, decode_params(params, place), request_id, **more)
         with self.inside.holding(request_id, leg):
             async with contextlib.aclosing(outputs):

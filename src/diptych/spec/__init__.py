@@ -9,6 +9,7 @@ from diptych.spec.load import (
     load_with_provenance,
     validate_options,
 )
+from diptych.spec.orchestrator import OrchestratorSection
 from diptych.spec.phases import AutoscalingSection, NodesSection, PhaseSection, ResourcesSection
 from diptych.spec.places import EksSection, KubernetesSection, SystemNodesSection
 from diptych.spec.problems import InvalidDocumentError, Problem
@@ -35,6 +36,7 @@ __all__ = [
     "LoadedDocument",
     "ModelSection",
     "NodesSection",
+    "OrchestratorSection",
     "Phase",
     "PhaseSection",
     "Place",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from diptych.spec.fields import EngineKwargs, Phase, Place, Section, ServiceName, Topology
+from diptych.spec.orchestrator import OrchestratorSection
 from diptych.spec.phases import NodesSection, PhaseSection
 from diptych.spec.places import EksSection, KubernetesSection
 from diptych.spec.sections import AccessSection, ImageSection, KVTransferSection, ModelSection, StagingSection
@@ -95,6 +96,10 @@ class Document(Section):
     decode: PhaseSection = Field(default_factory=PhaseSection, description="The phase that writes answers.")
     kv_transfer: KVTransferSection = Field(
         default_factory=KVTransferSection, description="How KV cache moves from prefill to decode."
+    )
+    orchestrator: OrchestratorSection = Field(
+        default_factory=OrchestratorSection,
+        description="Where each request's prefill runs, what may wait, and when something counts as failed.",
     )
     access: AccessSection = Field(
         default_factory=AccessSection, description="How clients reach the endpoint."

@@ -23,6 +23,7 @@ from diptych.spec.problems import dotted
 _DEFAULT_NAME = "diptych"
 _RENDERED = "Diptych renders it itself"
 _BY_DIPTYCH: Reason = ("Diptych sets it itself", "")
+_ORCHESTRATOR = "orchestrator"
 
 
 def document_from(
@@ -59,6 +60,7 @@ def document_from(
         **serving(engines, remarks),
     }
     values["model"] |= _staged(cluster) | ({"source": model} if model else {})
+    values["orchestrator"] = _orchestrator(application)
     if on == "local":
         if cluster is not None:
             remarks.append(Remark("rayClusterConfig", "there are no pods on this machine"))
@@ -80,9 +82,18 @@ def _engines(application: Application, app: str | None, remarks: list[Remark]) -
         "deployments", ("settings of single deployments are not read", "set them in prefill and decode")
     )
     leave_variables(part.part("runtime_env"))
-    engines = engines_of(part.part("args", ""), app)
+    arguments = part.part("args", "")
+    if application.is_own:
+        arguments.take(_ORCHESTRATOR)
+    engines = engines_of(arguments, app)
     part.close()
     return engines
+
+
+def _orchestrator(application: Application) -> Any:
+    """The section of that name, which our own applications have among their arguments as the document has it."""
+    arguments = application.values.get("args")
+    return arguments.get(_ORCHESTRATOR) if application.is_own and isinstance(arguments, dict) else None
 
 
 def _cluster(application: Application, engines: Engines, remarks: list[Remark]) -> Cluster | None:
