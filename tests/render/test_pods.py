@@ -9,6 +9,7 @@ from diptych.render import names
 from diptych.render.inputs import Facts
 from diptych.render.layout import worker_groups
 from diptych.render.pods import head_pod, volumes, worker_pod
+from diptych.render.serve import cluster_serve_config
 from diptych.render.staging import staged_folder
 from diptych.spec import Document
 
@@ -89,6 +90,17 @@ class TestAWorker:
         assert spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1] == "diptych.serving.drain"
         patience = int(environment(spec["containers"][0])["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
         assert 120 < patience < spec["terminationGracePeriodSeconds"]
+
+    @pytest.mark.parametrize("lease_s", [10, 120, 3600])
+    @pytest.mark.parametrize("phase", ["prefill", "decode"])
+    def test_ends_after_ray_does_and_that_after_its_replicas(self, phase: str, lease_s: int) -> None:
+        transfer = {"kv_transfer": {"lease_s": lease_s}}
+        config = cluster_serve_config(document(**transfer), FACTS)["applications"][0]["args"]
+        replicas_s = config[f"{phase}_config"]["deployment_config"]["graceful_shutdown_timeout_s"]
+        spec = pod(phase, **transfer)
+        ray_s = int(environment(spec["containers"][0])["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
+        assert replicas_s < ray_s < spec["terminationGracePeriodSeconds"]
+        assert phase == "decode" or replicas_s > lease_s
 
 
 class TestTheKeys:

@@ -255,3 +255,50 @@ def test_the_documents_failure_policy_and_buffer_hold_on_this_machine_too() -> N
     config = rendered(document(kv_transfer={"kv_load_failure_policy": "fail", "kv_buffer_device": "cuda"}))
     transfer = phase_config(config, "decode")["engine_kwargs"]["kv_transfer_config"]
     assert (transfer["kv_load_failure_policy"], transfer["kv_buffer_device"]) == ("fail", "cuda")
+
+
+@pytest.mark.parametrize("on", ["local", "kubernetes", "eks"])
+def test_the_orchestrator_gets_what_the_document_sets_and_no_more(on: str) -> None:
+    def arguments(**fields: Any) -> dict[str, Any]:
+        made = document(on=on, **({} if on == "local" else {"model": "Qwen/Qwen3-8B"}), **fields)
+        config = rendered(made) if on == "local" else cluster_serve_config(made, Facts())
+        found: dict[str, Any] = config["applications"][0]["args"]
+        return found
+
+    given = {"prefill": 512, "queues": {"prefill": {"tokens": 9000}, "decode": {"requests": 8}}}
+    assert "orchestrator" not in arguments()
+    assert arguments(orchestrator=given)["orchestrator"] == given
+    whole = arguments(orchestrator=given, topology="aggregated")
+    assert whole["orchestrator"] == {"queues": {"decode": {"requests": 8}}}
+
+
+def test_the_engines_serve_by_priority_unless_the_document_says_otherwise() -> None:
+    config = rendered(document(decode={"engine_kwargs": {"scheduling_policy": "fcfs"}}))
+    policies = {phase: phase_config(config, phase)["engine_kwargs"]["scheduling_policy"] for phase in SPLIT}
+    assert policies == {"prefill": "priority", "decode": "fcfs"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "prefill_s"),
+    [
+        ({}, 150),
+        ({"kv_transfer": {"lease_s": 300}}, 330),
+        ({"kv_transfer": {"lease_s": 10}}, 120),
+        ({"orchestrator": {"prefill_deadline_s": 90.5}}, 211),
+    ],
+)
+def test_a_prefill_replica_has_time_to_keep_what_decode_has_not_fetched(
+    settings: dict[str, Any], prefill_s: int
+) -> None:
+    config = cluster_serve_config(document(on="eks", model="Qwen/Qwen3-8B", **settings), Facts())
+    ends = {
+        phase: phase_config(config, phase)["deployment_config"]["graceful_shutdown_timeout_s"]
+        for phase in SPLIT
+    }
+    assert ends == {"prefill": prefill_s, "decode": 120}
+
+
+def test_a_service_here_ends_as_quickly_as_ray_lets_it() -> None:
+    config = rendered(document(kv_transfer={"lease_s": 3600}))
+    for phase in SPLIT:
+        assert "graceful_shutdown_timeout_s" not in phase_config(config, phase)["deployment_config"]

@@ -16,6 +16,7 @@ from diptych.check import (  # noqa: F401  rules register where they are written
     model_kinds,
     nodes,
     offline,
+    orchestrator,
     phases,
     places,
     pods,

@@ -11,6 +11,7 @@ from diptych.check.findings import Complaint
 from diptych.check.rules import rule
 from diptych.check.subject import Subject, zone_field
 from diptych.render.layout import own_zone
+from diptych.spec import OrchestratorSection
 from diptych.spec.problems import nearest
 
 MOST_LOCAL_REPLICAS = 8
@@ -41,6 +42,12 @@ _UNREAD: dict[str, tuple[str, ...]] = {
     "eks": ("prefill.cores", "decode.cores", "kubernetes.context", "kubernetes.head_selector"),
 }
 """Fields that each place does not read."""
+
+_ORCHESTRATOR_OF_TWO = (
+    *(f"orchestrator.{name}" for name in OrchestratorSection.model_fields if name != "queues"),
+    "orchestrator.queues.prefill",
+)
+"""Settings of the orchestrator that mean nothing where one engine does both phases."""
 
 _EKS_ONLY_NODES = ("market", "capacity_reservation", "volume_size")
 
@@ -196,7 +203,7 @@ def fields_are_read(subject: Subject) -> Iterable[Complaint]:
 def phases_are_read(subject: Subject) -> Iterable[Complaint]:
     if subject.is_split:
         return
-    for field in ("prefill", "kv_transfer"):
+    for field in ("prefill", "kv_transfer", *_ORCHESTRATOR_OF_TWO):
         if subject.is_written(field):
             yield Complaint(
                 field,

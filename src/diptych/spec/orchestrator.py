@@ -95,7 +95,9 @@ class OrchestratorSection(Section):
         ge=0,
         description="Seconds without a KV transfer after which a pair of replicas is tried; 0: never.",
     )
-    queues: QueuesSection = Field(default_factory=QueuesSection, description="What may wait for each phase.")
+    queues: QueuesSection = Field(
+        default_factory=QueuesSection, description="What may wait for each phase; beyond, requests get 429."
+    )
 
     def written(self, *, split: bool) -> dict[str, Any]:
         """What the document sets, as plain values; where one engine does both phases, what that one reads."""

@@ -300,3 +300,29 @@ def test_no_model_is_an_error() -> None:
     for serve in (whole(), whole({"model_loading_config": {}}), whole({})):
         with pytest.raises(ConversionError):
             convert(serve)
+
+
+class TestTheOrchestrator:
+    OWN = "diptych.serving.builder:build_app"
+
+    def converted(self, path: str, settings: Any) -> tuple[dict[str, Any], list[str]]:
+        serve = split(engine(), engine(), import_path=path)
+        serve["applications"][0]["args"]["orchestrator"] = settings
+        values, remarks = convert(serve)
+        return values, [each.where for each in remarks if each.where.startswith("orchestrator")]
+
+    def test_of_diptychs_own_application_is_carried_over(self) -> None:
+        settings = {"prefill": 512, "canary_period_s": 0, "queues": {"decode": {"requests": 8}}}
+        values, remarks = self.converted(self.OWN, settings)
+        assert (values["orchestrator"], remarks) == (settings, [])
+        assert Document.model_validate(values).orchestrator.canary_period_s == 0
+
+    def test_is_left_out_with_a_remark_where_no_document_can_hold_it(self) -> None:
+        values, remarks = self.converted(self.OWN, {"prefill": "sometimes", "recovery_backlog_s": 5})
+        assert (values["orchestrator"], remarks) == ({"recovery_backlog_s": 5}, ["orchestrator.prefill"])
+        values, remarks = self.converted(self.OWN, 5)
+        assert ("orchestrator" in values, remarks) == (False, ["orchestrator"])
+
+    def test_of_another_application_is_not_taken(self) -> None:
+        values, remarks = self.converted("ray.serve.llm:build_pd_openai_app", {"prefill": 512})
+        assert ("orchestrator" in values, remarks) == (False, ["orchestrator"])
