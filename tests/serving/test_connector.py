@@ -110,7 +110,7 @@ def test_the_front_end_counts_every_transfer_and_fills_the_ledger_once(
     own = worker({1: 100})
     own._pop_done_transfers({f"{TAG}{ours}-chatcmpl-1": [1]})
     metrics.observe(own.xfer_stats.data)
-    assert ledger.take(ours) == (Transfer(100, 0.002, 0.0005, 3) if fills_the_ledger else None)
+    assert ledger.take(ours).transfer == (Transfer(100, 0.002, 0.0005, 3) if fills_the_ledger else None)
     assert len(counted) == 1
     metrics.observe({"bytes_transferred": [1]})
     assert len(counted) == 2

@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,8 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[CollectorRegistry]:
     """A registry of its own, in place of the process's."""
     own = CollectorRegistry()
     monkeypatch.setattr(metrics, "REGISTRY", own)
-    metrics._instruments.cache_clear()
+    monkeypatch.setattr(metrics, "_instruments", cache(metrics._instruments.__wrapped__))
     yield own
-    metrics._instruments.cache_clear()
 
 
 @pytest.fixture
