@@ -8,7 +8,7 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from common import Stream, client_of, median, percentile, prompt_of, run, stream
+from common import Stream, client_of, median, percentile, print_ratios, prompt_of, run, stream
 from sides import Side, diptych_up
 
 STREAMS, STREAM_TOKENS, LONG_PROMPTS, LONG_WORDS, GAP_S = 2, 400, 6, 1500, 3.0
@@ -67,15 +67,8 @@ def main() -> int:
         "ITL p99": (split.itl_p99, whole.itl_p99),
         "TTFT of long prompts, p50": (split.long_ttft_p50, whole.long_ttft_p50),
     }
-    missed = 0
-    print(
-        f"{'':26} {'split':>8} {'aggregated':>11}  ms   ratio  goal   ({split.tokens} and {whole.tokens} gaps)"
-    )
-    for name, (mine, theirs) in rows.items():
-        ratio, goal = mine / theirs, GOALS.get(name)
-        missed += goal is not None and ratio > goal
-        print(f"{name:26} {mine:8.0f} {theirs:11.0f}      {ratio:6.2f}  {f'≤ {goal}' if goal else ''}")
-    return int(missed > 0)
+    note = f"({split.tokens} and {whole.tokens} gaps)"
+    return int(print_ratios(rows, GOALS, ("split", "aggregated"), note) > 0)
 
 
 if __name__ == "__main__":

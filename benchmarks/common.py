@@ -8,6 +8,7 @@ import signal
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +78,23 @@ def percentile(values: list[float], share: float) -> float:
 def median(values: list[float]) -> float:
     """The middle value."""
     return statistics.median(values)
+
+
+def print_ratios(
+    rows: Mapping[str, tuple[float, float]],
+    goals: Mapping[str, float],
+    sides: tuple[str, str],
+    note: str = "",
+) -> int:
+    """Print a table of milliseconds, ours and theirs, with their ratio and its goal; how many goals were missed."""
+    mine, theirs = sides
+    print(f"{'':26} {mine:>9} {theirs:>11}  ms   ratio  goal   {note}".rstrip())
+    missed = 0
+    for name, (ours, others) in rows.items():
+        ratio, goal = ours / others, goals.get(name)
+        missed += goal is not None and ratio > goal
+        print(f"{name:26} {ours:9.0f} {others:11.0f}      {ratio:6.2f}  {f'≤ {goal}' if goal else ''}")
+    return missed
 
 
 def run(coroutine: Any) -> Any:

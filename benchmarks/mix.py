@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from common import Stream, client_of, median, percentile, prompt_of, run, stream
+from common import Stream, client_of, median, percentile, print_ratios, prompt_of, run, stream
 from sides import Side, diptych_up, stock_up
 
 SHORT_TOKENS, LONG_TOKENS, ANSWER_TOKENS = 30, 1500, 24
@@ -125,13 +125,7 @@ def report(rate: float, ours: Figures, stock: Figures) -> int:
     print(
         f"{rate} requests/s, {ours.requests} of them; done after {ours.took_s:.0f} and {stock.took_s:.0f} s"
     )
-    print(f"{'':24} {'diptych':>9} {'stock':>9}  ms   ratio  goal")
-    missed = 0
-    for name, (mine, theirs) in rows.items():
-        ratio, goal = mine / theirs, GOALS.get(name)
-        missed += goal is not None and ratio > goal
-        print(f"{name:24} {mine:9.0f} {theirs:9.0f}      {ratio:6.2f}  {f'≤ {goal}' if goal else ''}")
-    return int(missed > 0)
+    return int(print_ratios(rows, GOALS, ("diptych", "stock")) > 0)
 
 
 if __name__ == "__main__":

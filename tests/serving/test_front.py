@@ -27,6 +27,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from diptych.serving.front import ENGINE_PATHS, build_front
 from diptych.serving.orchestrate import Orchestrator
 from diptych.serving.readiness import Readiness
+from diptych.serving.routes import OWN_ROUTES
 from diptych.serving.transfers import TAG
 from fakes.phases import ANSWER, PLACE, Client, LateAnswer, PrefillHandle, prefill_peers, prompt
 
@@ -145,6 +146,10 @@ def test_the_door_stands_before_every_route(front: Any) -> None:
                 assert browser(app, key).request(method, path, json=HELLO).status_code == 401, (method, path)
     assert browser(app, None).get("/health").status_code == 200
     assert client.asked == []
+
+
+def test_our_own_routes_have_names_for_counts_and_log_lines() -> None:
+    assert set(OWN_ROUTES) == OURS
 
 
 def test_who_has_no_key_is_not_told_how_the_engine_is(front: Any) -> None:

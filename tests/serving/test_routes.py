@@ -4,12 +4,7 @@ import pytest
 
 pytest.importorskip("ray.serve.llm")
 
-from diptych.serving.front import ENGINE_PATHS
 from diptych.serving.routes import ENGINE_ROUTES, OTHER, route_of
-
-
-def test_the_routes_are_those_of_the_front() -> None:
-    assert set(ENGINE_ROUTES) == set(ENGINE_PATHS)
 
 
 @pytest.mark.parametrize("route", ENGINE_ROUTES)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from diptych.serving import metrics
 from diptych.serving.keys import ApiKeys, Key
 
 Scope = MutableMapping[str, Any]
@@ -75,6 +76,7 @@ class AccessMiddleware:
             if scope["method"] == "POST":
                 receive = _replay(await _read_body(receive), receive)
         except _Refused as refused:
+            metrics.refused(refused.status)
             await refused.answer(send)
             return
         await self._app(scope, receive, send)
@@ -114,14 +116,14 @@ class _Refused(Exception):  # noqa: N818 - a refusal is no mishap
 
     def __init__(self, status: int, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self._status = status
+        self.status = status
         self._content = error_body(message, _KINDS.get(status, "invalid_request_error"), status, param)
 
     async def answer(self, send: Send) -> None:
         headers = [(b"content-type", b"application/json")]
-        if self._status == 401:
+        if self.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
-        await send({"type": "http.response.start", "status": self._status, "headers": headers})
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(self._content).encode()})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from vllm import SamplingParams
 
 from diptych.serving.orchestrate import Orchestrator
+from diptych.serving.outputs import last_output
 from diptych.serving.peers import Peer
 from diptych.serving.record import Record, current
 
@@ -37,11 +38,7 @@ class Canary:
         for count, size in enumerate(_SIZES):
             if size >= client.vllm_config.model_config.max_model_len:
                 return
-            outputs = client.generate(
-                _prompt(size), SamplingParams(max_tokens=1, temperature=0), f"measure-{size}"
-            )
-            output = [each async for each in outputs][-1]
-            seconds = self._runner.learn_here(output)
+            seconds = self._runner.learn_here(await _asked(client, size, f"measure-{size}"))
             if count and (seconds is None or seconds > _LONG_ENOUGH_S):
                 return
 
@@ -63,9 +60,9 @@ class Canary:
         Returns:
             The record's JSON, with `prompt_tokens`, `ok` (its KV cache crossed) and `error`.
         """
-        record = Record(prefill_wish="remote", only_peer=name)
+        record, error = Record(prefill_wish="remote", only_peer=name), None
         try:
-            error = await asyncio.create_task(self._through(record))
+            await asyncio.create_task(self._through(record))
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
         told = record.to_json()
@@ -75,18 +72,14 @@ class Canary:
         tokens = next((leg.prompt_tokens for leg in record.legs), None)
         return told | {"prefill_replica": name, "prompt_tokens": tokens, "ok": crossed, "error": error}
 
-    async def _through(self, record: Record) -> str | None:
+    async def _through(self, record: Record) -> None:
         current.set(record)  # this task's own
         size = self._runner.block_tokens + 1
-        outputs = self._runner.generate(
-            _prompt(size), SamplingParams(max_tokens=1, temperature=0), f"canary-{record.id}"
-        )
-        async for _ in outputs:
-            pass
-        return None
+        await _asked(self._runner, size, f"canary-{record.id}")
 
 
-def _prompt(size: int) -> dict[str, Any]:
-    """Tokens that no cache knows."""
+async def _asked(engine: Any, size: int, request_id: str) -> Any:
+    """The output of one greedy token after so many that no cache knows."""
     tokens = [random.randrange(_LOWEST_TOKEN, _MOST_TOKENS) for _ in range(size)]
-    return {"type": "token", "prompt_token_ids": tokens}
+    prompt = {"type": "token", "prompt_token_ids": tokens}
+    return await last_output(engine.generate(prompt, SamplingParams(max_tokens=1, temperature=0), request_id))

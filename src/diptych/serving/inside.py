@@ -45,12 +45,6 @@ class Inside:
         return [leg for leg in self._legs.values() if not leg.begun]
 
     @property
-    def running(self) -> int:
-        """Answers that are being written."""
-        self._look()
-        return sum(leg.begun for leg in self._legs.values())
-
-    @property
     def backlog_s(self) -> float:
         """Seconds of prefill that the engine has yet to do itself."""
         return sum(leg.here_s for leg in self.waiting)

@@ -9,6 +9,7 @@ import json
 import logging
 from typing import Any
 
+from diptych.serving.outputs import milliseconds
 from diptych.serving.record import Leg, Record
 from diptych.serving.routes import route_of
 
@@ -69,8 +70,8 @@ def entry(record: Record, status: int, seconds: float) -> dict[str, Any]:
         "kv_transfer_post_ms": told["kv_transfer_post_ms"],
         "kv_transfer_bytes": told["kv_transfer_bytes"],
         "kv_transfer_failed": any(leg.kv_transfer_failed for leg in record.legs),
-        "ttft_ms": _ms(first_token_s(record)),
-        "total_ms": _ms(seconds),
+        "ttft_ms": milliseconds(first_token_s(record)),
+        "total_ms": milliseconds(seconds),
         "priority": record.priority,
         "refusal": record.refusal.kind if record.refusal else None,
     }
@@ -90,7 +91,3 @@ def finish_reasons(legs: list[Leg]) -> list[str]:
 def _sum(values: Any) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1e3, 3)

@@ -19,6 +19,7 @@ from diptych.serving.admission import UNAVAILABLE, Bound, Room, retry_after
 from diptych.serving.costs import Costs
 from diptych.serving.inside import has_begun
 from diptych.serving.legs import decode_prompt, prompt_tokens, why_whole
+from diptych.serving.outputs import computed_s, inside_s
 from diptych.serving.peers import Peer, Peers
 from diptych.serving.placement import REMOTE, Placement, Share, Situation
 from diptych.serving.prefilling import Prefilling
@@ -107,7 +108,7 @@ class Orchestrator(Whole):
             return None
         if self._has_no_room(leg, peer):
             return None
-        place = await self._prefilling.place(prompt, leg, hashes, more, record.only_peer)
+        place = await self._prefilling.place(prompt, leg, hashes, more, peer, retry=record.only_peer is None)
         if place is None:
             self._run_here(leg, "recovered", "prefill failed")
         return place
@@ -175,7 +176,7 @@ class Orchestrator(Whole):
 
     def learn_here(self, output: Any) -> float | None:
         """Take in what an output says of prefill here; the seconds it took, None where it does not tell."""
-        seconds = compute_s(output.metrics)
+        seconds = computed_s(output.metrics)
         if seconds is not None:
             computed = len(output.prompt_token_ids or ()) - (output.num_cached_tokens or 0)
             self.costs.here.add(computed, seconds)
@@ -300,11 +301,11 @@ class Orchestrator(Whole):
 
     def _learn_way(self, leg: Leg, metrics: Any) -> None:
         """What going elsewhere added: all of the time until the first token but prefill's own."""
-        inside_s = _inside_s(metrics)
-        if leg.prefill_ms is None or leg.compute_ms is None or inside_s is None:
+        seconds = inside_s(metrics)
+        if leg.prefill_ms is None or leg.compute_ms is None or seconds is None:
             return
         own_ms = (leg.queue_ms or 0.0) + leg.compute_ms
-        self.costs.way.add(leg.prompt_tokens or 1, max(0.0, (leg.prefill_ms - own_ms) / 1e3) + inside_s)
+        self.costs.way.add(leg.prompt_tokens or 1, max(0.0, (leg.prefill_ms - own_ms) / 1e3) + seconds)
 
     def _note(self, leg: Leg, output: Any) -> None:
         """As for `Whole`, and have the output tell the truth about cached tokens.
@@ -316,17 +317,3 @@ class Orchestrator(Whole):
             if leg.transfer is None:
                 leg.transfer = ledger.take(leg.id).transfer
             output.num_cached_tokens = leg.cached_tokens
-
-
-def compute_s(metrics: Any) -> float | None:
-    """Seconds that an engine computed until the first token; None where it does not tell."""
-    if metrics is None or not metrics.scheduled_ts or not metrics.first_token_ts:
-        return None
-    return float(metrics.first_token_ts - metrics.scheduled_ts)
-
-
-def _inside_s(metrics: Any) -> float | None:
-    """Seconds from the engine's taking a request to its first token; None where it does not tell."""
-    if metrics is None or not metrics.queued_ts or not metrics.first_token_ts:
-        return None
-    return float(metrics.first_token_ts - metrics.queued_ts)

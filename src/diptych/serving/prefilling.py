@@ -10,6 +10,7 @@ from typing import Any
 from diptych.serving import tracing
 from diptych.serving.costs import Costs
 from diptych.serving.legs import prefill_prompt
+from diptych.serving.outputs import milliseconds
 from diptych.serving.peers import Peer, Peers
 from diptych.serving.record import Leg
 from diptych.serving.settings import Settings
@@ -48,41 +49,36 @@ class Prefilling:
         return list(self._legs.values())
 
     async def place(
-        self, prompt: Any, leg: Leg, hashes: list[int], more: Mapping[str, Any], only: str | None = None
+        self, prompt: Any, leg: Leg, hashes: list[int], more: Mapping[str, Any], peer: Peer, *, retry: bool
     ) -> dict[str, Any] | None:
-        """Compute a prompt's KV cache on the best prefill replica, on another one when that fails.
+        """Compute a prompt's KV cache on a prefill replica, on another one when that fails.
 
         Args:
             prompt: as vLLM's front end rendered it.
             leg: is filled in.
             hashes: of the prompt's blocks.
             more: of vLLM's arguments, those that go along: priority and trace.
-            only: the one replica to ask; None: any.
+            peer: the replica to ask first.
+            retry: whether others may be asked.
 
         Returns:
             Where the KV cache lies; None when no replica did it.
         """
         tokens = leg.prompt_tokens or 1
         tried: list[str] = []
+        following: Peer | None = peer
         self._legs[leg.id] = tokens
         try:
-            while len(tried) < MOST_ATTEMPTS:
-                peer = self._next(tokens, hashes, tried, only)
-                if peer is None:
-                    break
-                tried.append(peer.name)
+            while following is not None:
+                tried.append(following.name)
                 leg.attempts += 1
-                place = await self._ask(peer, prompt, leg, hashes, more)
-                if place:
+                place = await self._ask(following, prompt, leg, hashes, more)
+                if place or not retry or len(tried) == MOST_ATTEMPTS:
                     return place
+                following = self._peers.best(tokens, hashes, self._costs.prefill, without=tried)
         finally:
             del self._legs[leg.id]
         return None
-
-    def _next(self, tokens: int, hashes: list[int], tried: list[str], only: str | None) -> Peer | None:
-        if only is None:
-            return self._peers.best(tokens, hashes, self._costs.prefill, without=tried)
-        return None if tried else self._peers.get(only)
 
     async def _ask(
         self, peer: Peer, prompt: Any, leg: Leg, hashes: list[int], more: Mapping[str, Any]
@@ -124,7 +120,7 @@ class Prefilling:
         if not place:
             self._failed(peer, leg, answer.get("problem") or "it returned no KV cache")
             return None
-        leg.prefill_ms = round((time.perf_counter() - started) * 1e3, 3)
+        leg.prefill_ms = milliseconds(time.perf_counter() - started)
         self._learn(peer, leg, hashes, answer)
         return place
 

@@ -20,7 +20,8 @@ from diptych.serving.front import build_front
 from diptych.serving.generation import generation_of
 from diptych.serving.legs import prefill_params
 from diptych.serving.loopback import keep_replica_on_loopback
-from diptych.serving.orchestrate import Orchestrator, compute_s
+from diptych.serving.orchestrate import Orchestrator
+from diptych.serving.outputs import computed_s, last_output, milliseconds, queued_s
 from diptych.serving.peers import Peers
 from diptych.serving.prefix import CacheFollower, follow
 from diptych.serving.ray_llm import (
@@ -42,6 +43,7 @@ from diptych.serving.whole import Whole
 _LOOK_EVERY_S = 1.0
 _ASK_PREFILL_EVERY_S = 4.0
 _ANSWERS_WITHIN_S = 2.0
+_PREFILL_TELLS = ("kv_transfer_params", "problem", "cached_tokens", "queue_ms", "compute_ms")
 
 
 class Phase:
@@ -157,8 +159,8 @@ class PrefillServer(Phase, PDPrefillServer):
             del self._waiting[asked["id"]]
         if output is None:
             return self._answer(problem=self.engine_problem)
-        seconds, queue_ms = compute_s(output.metrics), _queue_ms(output.metrics)
-        compute_ms = None if seconds is None else round(seconds * 1e3, 3)
+        queue_ms = milliseconds(queued_s(output.metrics))
+        compute_ms = milliseconds(computed_s(output.metrics))
         cached = output.num_cached_tokens or 0
         metrics.prefill_done(len(output.prompt_token_ids or ()) - cached, queue_ms, compute_ms, cached)
         return self._answer(
@@ -177,7 +179,7 @@ class PrefillServer(Phase, PDPrefillServer):
             priority=asked["priority"],
             trace_headers=asked["trace_headers"],
         )
-        computing = asyncio.ensure_future(_last(outputs))
+        computing = asyncio.ensure_future(last_output(outputs))
         dying = asyncio.ensure_future(self._engine_dead.wait())
         try:
             await asyncio.wait({computing, dying}, return_when=asyncio.FIRST_COMPLETED)
@@ -190,13 +192,16 @@ class PrefillServer(Phase, PDPrefillServer):
                     await computing
 
     def _answer(self, **fields: Any) -> dict[str, Any]:
-        nothing = {"kv_transfer_params": None, "problem": None, "cached_tokens": None, "queue_ms": None}
-        told = {"waiting_tokens": sum(self._waiting.values()), "replica": self.replica_name}
-        return nothing | {"compute_ms": None} | told | fields
+        told = {"waiting_tokens": self._waiting_tokens, "replica": self.replica_name}
+        return dict.fromkeys(_PREFILL_TELLS) | told | fields
+
+    @property
+    def _waiting_tokens(self) -> int:
+        return sum(self._waiting.values())
 
     async def vitals(self) -> dict[str, Any]:
         return await super().vitals() | {
-            "waiting_tokens": sum(self._waiting.values()),
+            "waiting_tokens": self._waiting_tokens,
             "draining": self._is_draining,
         }
 
@@ -370,17 +375,6 @@ async def _ask_all(handle: Any) -> list[dict[str, Any]]:
         return None
 
     return [told for told in await asyncio.gather(*map(answer, calls)) if told]
-
-
-async def _last(outputs: Any) -> Any:
-    return [each async for each in outputs][-1]
-
-
-def _queue_ms(metrics: Any) -> float | None:
-    if metrics is None or not metrics.scheduled_ts or not metrics.queued_ts:
-        return None
-    waited: float = metrics.scheduled_ts - metrics.queued_ts
-    return round(waited * 1e3, 3)
 
 
 def _engine_pid(client: Any) -> int | None:

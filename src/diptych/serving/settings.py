@@ -87,14 +87,18 @@ def _check(settings: Settings) -> None:
         raise ValueError(
             f"orchestrator.prefill is {prefill!r}: give auto, always, never or a number of tokens"
         )
-    if not 0 <= settings.local_prefill_share <= 1:
+    if not (_is_number(settings.local_prefill_share) and 0 <= settings.local_prefill_share <= 1):
         raise ValueError(f"orchestrator.local_prefill_share is {settings.local_prefill_share!r}: give 0 to 1")
     for name in ("recovery_backlog_s", "canary_period_s"):
-        if getattr(settings, name) < 0:
+        if not (_is_number(getattr(settings, name)) and getattr(settings, name) >= 0):
             raise ValueError(f"orchestrator.{name} is {getattr(settings, name)!r}: give 0 or more seconds")
     for name in ("prefill_deadline_s", "kv_transfer_deadline_s"):
-        if getattr(settings, name) <= 0:
+        if not (_is_number(getattr(settings, name)) and getattr(settings, name) > 0):
             raise ValueError(f"orchestrator.{name} is {getattr(settings, name)!r}: give more than 0 seconds")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_whole(value: object) -> bool:
