@@ -73,6 +73,14 @@ def test_logs_show_each_engines_own_lines(service: Service, phase: str) -> None:
     assert f"pid={other.pid})" not in done.stdout
 
 
+def test_logs_of_decode_have_one_line_for_each_request_and_none_of_its_text(service: Service) -> None:
+    answer = service.complete("A word that nobody says: xylophonist", max_tokens=2)
+    shown = service.run("logs", "decode", "--name", NAME, "--lines", "5000").stdout
+    lines = [line for line in shown.splitlines() if '"route":"/v1/completions"' in line]
+    assert f'"prefill_replica":"{answer["diptych"]["prefill_replica"]}"' in lines[-1]
+    assert "xylophonist" not in shown
+
+
 def test_logs_without_a_phase_name_the_phase_of_every_line(service: Service) -> None:
     lines = service.run("logs", "-n", "20").stdout.splitlines()
     assert {line.partition(":")[0] for line in lines} == set(PHASES)

@@ -35,6 +35,7 @@ from diptych.serving.ray_llm import (
     call_every_replica,
 )
 from diptych.serving.readiness import DEGRADED, Readiness, readiness_of
+from diptych.serving.serve_log import reopen_serve_log
 from diptych.serving.settings import Settings, settings_of
 from diptych.serving.transfers import TAG
 from diptych.serving.vitals import EngineVitals
@@ -59,6 +60,7 @@ class Phase:
     async def _start_engine(self) -> None:
         keep_replica_on_loopback()
         await self.engine.start()
+        reopen_serve_log(serve.get_replica_context())
         await self._warm_up()
         self.generation = generation_of(self._digest, self._model)
         self._engine_vitals = EngineVitals(_engine_pid(self.engine.client))
