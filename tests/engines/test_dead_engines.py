@@ -16,8 +16,7 @@ pytestmark = pytest.mark.engines
 
 NOTICED_WITHIN_S = 10.0
 REPLACED_WITHIN_S = 90.0
-# While no decode replica is up, Serve's proxy holds what comes until there is one again.
-ANSWERED_WITHIN_S = 60.0
+ANSWERED_WITHIN_S = 30.0
 
 
 @dataclass
