@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help setup dev up down status bench test test-long test-all conformance pair lint clean
+.PHONY: help setup dev up down status bench test test-long test-all conformance chaos hosts pair lint clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -25,10 +25,10 @@ down: ## take the service down
 status: ## what is up, and what blocks
 	@$(call diptych,status)
 
-bench: setup ## Diptych against Ray's own application, the split against one engine, the commands; 12 minutes
-	$(BIN)/python benchmarks/stock.py
-	$(BIN)/python benchmarks/aggregated.py
-	$(BIN)/python benchmarks/commands.py
+bench: setup ## Diptych against Ray's own application and bare vLLM, the split against one engine, the commands; 30 minutes
+	@missed=; for each in stock aggregated commands way mix; do \
+	echo "$(BIN)/python benchmarks/$$each.py"; $(BIN)/python benchmarks/$$each.py || missed="$$missed $$each"; done; \
+	[ -z "$$missed" ] || { echo "make: goals missed in:$$missed" >&2; exit 1; }
 
 setup: ## make .venv with the engines, as locked in requirements/
 	@$(call python,scripts/setup.py)
@@ -46,13 +46,19 @@ test: lint ## lint, then all tests but those marked long
 	$(BIN)/python -m pytest -m "not long" $(ARGS)
 
 test-long: dev ## the tests marked long, if there are any
-	@$(BIN)/python -m pytest -m "long and not conformance" --collect-only -q >/dev/null 2>&1; \
+	@$(BIN)/python -m pytest -m "long and not conformance and not chaos and not hosts" --collect-only -q >/dev/null 2>&1; \
 	if [ $$? = 5 ]; then echo "no test is marked long"; \
-	else echo '$(BIN)/python -m pytest -m "long and not conformance" $(ARGS)'; \
-	$(BIN)/python -m pytest -m "long and not conformance" $(ARGS); fi
+	else echo '$(BIN)/python -m pytest -m "long and not conformance and not chaos and not hosts" $(ARGS)'; \
+	$(BIN)/python -m pytest -m "long and not conformance and not chaos and not hosts" $(ARGS); fi
 
 conformance: dev ## every field of every request, and fuzz: the split against the engine alone
 	$(BIN)/python -m pytest -m conformance $(ARGS)
+
+chaos: dev ## engines, replicas and Ray's processes killed, KV transfers held: what each request becomes
+	$(BIN)/python -m pytest tests/engines -m chaos -s $(ARGS)
+
+hosts: dev ## prefill and decode on two hosts (needs root), and LIBFABRIC without EFA: what `diptych verify` says
+	$(BIN)/python -m pytest tests/engines -m hosts -s $(ARGS)
 
 pair: ## the tests that depend on the engines' versions, with Ray 2.58 and vLLM 0.26
 	@$(call python,scripts/second_pair.py $(ARGS))
@@ -60,6 +66,8 @@ pair: ## the tests that depend on the engines' versions, with Ray 2.58 and vLLM 
 test-all: test ## every test
 	@$(MAKE) --no-print-directory test-long
 	@$(MAKE) --no-print-directory conformance
+	@$(MAKE) --no-print-directory chaos
+	@$(MAKE) --no-print-directory hosts
 
 clean: ## remove .venv and what the tools leave; models stay in the user's cache
 	@[ ! -x $(BIN)/diptych ] || $(BIN)/diptych down || true

@@ -16,6 +16,7 @@ from diptych.local.paths import STATE_DIR_ENV, ServicePaths
 from diptych.local.planning import Model, make_plan
 from diptych.local.processes import Mark, end_all
 from diptych.models.hub import resolve_model
+from diptych.render.ingress import HAPROXY
 from diptych.spec import Document
 from sides import MODEL, Side, kv_transfer, ray_up, stock_up, variables, wait_for_first_token
 
@@ -25,9 +26,12 @@ _PORTS = {"proxy": 8010, "prefill": 8011, "decode": 8012}
 
 
 def _with_instant(more: dict[str, str]) -> dict[str, str]:
-    """The instant engines before all else that Python looks for; the package under test after them."""
+    """The instant engines before all else that Python looks for; the package under test after them.
+
+    No side yields to the client, which shares the cores: Ray would have its workers do so, and vLLM alone would not.
+    """
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return {"PYTHONPATH": os.pathsep.join([INSTANT, *known])} | more
+    return {"PYTHONPATH": os.pathsep.join([INSTANT, *known]), "RAY_worker_niceness": "0"} | more
 
 
 @contextlib.contextmanager
@@ -41,6 +45,7 @@ def stock(name: str, more: dict[str, str]) -> Iterator[Side]:
 def ours(name: str, more: dict[str, str]) -> Iterator[Side]:
     """The application that `diptych up` would deploy here, keys and Serve's settings included.
 
+    With HAProxy's variables in `more`, by the way that `diptych render` gives a cluster.
     Every prompt is prefilled remotely, as stock does: what `auto` saves by doing short ones here is another matter.
     """
     with tempfile.TemporaryDirectory(prefix="diptych-bench-") as directory:
@@ -52,6 +57,8 @@ def ours(name: str, more: dict[str, str]) -> Iterator[Side]:
         plan = make_plan(document, model, paths, lambda _: None)
         application = plan.serve_config["applications"][0]
         application["args"]["orchestrator"] = {"prefill": "always"}
+        # Engines that compute nothing move nothing either: what carries it can't be proven.
+        application["args"]["transport"] = {"allow_fallback": True}
         headers = {"authorization": f"Bearer {paths.api_key.read_text().strip()}"}
         served = service_environment(plan.run_id, plan.host, paths.ray_token)
         settings = {key: value for key, value in served.items() if key.startswith("RAY_SERVE_")}
@@ -97,5 +104,5 @@ WAYS: dict[str, tuple[Way, dict[str, str]]] = {
     "stock, direct": (stock, DIRECT),
     "bare vLLM": (bare, {}),
     "diptych": (ours, {}),
-    "diptych, direct": (ours, DIRECT),
+    "diptych, direct": (ours, dict(HAPROXY)),
 }

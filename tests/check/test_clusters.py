@@ -474,6 +474,31 @@ def test_only_this_machine_may_do_without_keys(codes: Codes) -> None:
     assert "A733" not in codes(f"{EKS}access: {{api_keys: required}}\n")
 
 
+@pytest.mark.parametrize(
+    ("ray", "brings"), [("2.58.0", True), ("2.60.1", True), ("2.57.1", False), ("2.9.0", False)]
+)
+@pytest.mark.parametrize("ingress", ["auto", "haproxy", "proxy"])
+def test_haproxy_is_asked_for_where_ray_brings_it_only(
+    codes: Codes, ingress: str, ray: str, brings: bool
+) -> None:
+    image = f"image: {{name: registry.example.com/llm:1.0, ray_version: {ray}}}\n"
+    refused = ingress == "haproxy" and not brings
+    assert ("A734" in codes(f"{EKS}{image}access: {{ingress: {ingress}}}\n")) is refused
+    assert "A734" not in codes(f"{image}access: {{ingress: {ingress}}}\n")
+
+
+def test_ports_of_haproxy_and_its_replicas_are_taken_where_it_is_there(codes: Codes) -> None:
+    by_proxy = "access: {ingress: proxy}\n"
+    for port in (8404, 9101, 29990, 30500, 31000):
+        ports = f"kv_transfer: {{ports: {{prefill: {port}}}}}\n"
+        told = codes(f"{EKS}prefill: {{num_replicas: 16}}\n{ports}")
+        assert ("T407" in told) is (port != 31001)
+        assert "T407" not in codes(f"{EKS}prefill: {{num_replicas: 16}}\n{by_proxy}{ports}")
+    for port in (8404, 9101, 30500):
+        assert "T417" in codes(f"{EKS}access: {{port: {port}}}\n")
+        assert "T417" not in codes(f"{EKS}access: {{port: {port}, ingress: proxy}}\n")
+
+
 def test_a_gateway_needs_both_a_class_and_a_certificate(codes: Codes) -> None:
     access = {"A702", "A703", "A704"}
     assert codes(f"{EKS}access: {{expose: gateway}}\n") & access == {"A702", "A704"}

@@ -12,13 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from engines.chaos import ChaosService
 from engines.questions import QUESTIONS
 from engines.service import Service, leftovers
 
 _ORDER = (
+    "test_replicas",
+    "test_placement_on_engines",
+    "test_prefill_replicas",
     "test_conformance",
     "test_fuzz",
     "test_kv_transfer",
+    "test_proof",
     "test_answers",
     "test_openai_client",
     "test_access",
@@ -26,9 +31,13 @@ _ORDER = (
     "test_commands",
     "test_secrets",
     "test_dead_engines",
+    "test_direct_streaming",
     "test_down",
     "test_interrupted_up",
     "test_dead_service",
+    "test_chaos",
+    "test_two_hosts",
+    "test_libfabric",
 )
 
 
@@ -83,3 +92,23 @@ def stopped(machine: Service) -> Service:
     """The service, not up."""
     machine.down()
     return machine
+
+
+@pytest.fixture(scope="session")
+def chaos_machine() -> Iterator[ChaosService]:
+    """The service whose KV link a test holds, up or not."""
+    with tempfile.TemporaryDirectory(prefix="dt-") as directory:
+        service = ChaosService(Path(directory))
+        yield service
+        service.down()
+        assert (leftovers(service) if service.plan else []) == []
+
+
+@pytest.fixture
+def chaos(chaos_machine: ChaosService) -> ChaosService:
+    """That service, up, ready and idle."""
+    if not chaos_machine.is_up():
+        chaos_machine.down()
+        up = chaos_machine.up()
+        assert up.returncode == 0, up.stderr
+    return chaos_machine

@@ -36,6 +36,8 @@ class Service:
         self.temporary.mkdir()
         self.directory = root / "s" / NAME
         own = {"DIPTYCH_STATE_DIR": str(root / "s"), "TMPDIR": str(self.temporary), "COLUMNS": "200"}
+        # Tests count tokens to the last one: no prompt of the service's own may come between.
+        own["DIPTYCH_ORCHESTRATOR__CANARY_PERIOD_S"] = "3600"
         self.environment = os.environ | own
         self._plan: dict[str, Any] = {}
 

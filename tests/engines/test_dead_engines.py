@@ -16,7 +16,7 @@ pytestmark = pytest.mark.engines
 
 NOTICED_WITHIN_S = 10.0
 REPLACED_WITHIN_S = 90.0
-ANSWERED_WITHIN_S = 30.0
+ANSWERED_WITHIN_S = 15.0
 
 
 @dataclass

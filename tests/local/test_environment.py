@@ -37,6 +37,24 @@ def test_everything_is_marked_private_and_told_to_stay_on_loopback() -> None:
     assert variables["VLLM_NO_USAGE_STATS"] == "1"
 
 
+def test_requests_take_the_short_way_through_serve_and_logs_are_written_line_by_line() -> None:
+    serve = {name: value for name, value in made().items() if name.startswith("RAY_SERVE_")}
+    assert {name for name, value in serve.items() if value == "0"} == {
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP",
+        "RAY_SERVE_PROXY_USE_GRPC",
+    }
+    assert serve["RAY_SERVE_USE_GRPC_BY_DEFAULT"] == "1"
+    # Each of these would hold log lines back, or open ports to the network.
+    never = (
+        "THROUGHPUT_OPTIMIZED",
+        "REQUEST_PATH_LOG_BUFFER_SIZE",
+        "ENABLE_DIRECT_INGRESS",
+        "ENABLE_HA_PROXY",
+    )
+    assert serve.keys() & {f"RAY_SERVE_{name}" for name in never} == set()
+
+
 def test_what_is_started_elsewhere_finds_this_very_package(tmp_path: Path) -> None:
     """Ray's workers do not start in the checkout."""
     import diptych

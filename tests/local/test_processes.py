@@ -165,6 +165,27 @@ signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(farewell)!r}).touch(
     assert pids(mark) == set()
 
 
+def test_a_worker_of_rays_that_waits_for_others_is_not_waited_for_once_no_engine_is_left(mark) -> None:
+    environment = os.environ | {"DIPTYCH_SERVICE": mark.run_id}
+    workers = [
+        subprocess.Popen(
+            [title, "60"],
+            executable="/bin/sleep",
+            env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+        )
+        for title in ("ray::ServeController", "ray::ServeReplica:diptych:Decode:smollm2")
+    ]
+    began = time.monotonic()
+    try:
+        assert end_all(mark, grace_s=10.0) == []
+        assert time.monotonic() - began < 5.0
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
 def test_end_all_ends_a_stopped_process_too(start, mark) -> None:
     start().suspend()
     assert end_all(mark, grace_s=0.5) == []

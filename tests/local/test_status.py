@@ -130,6 +130,24 @@ def test_an_endpoint_that_does_not_answer_blocks(machine: Machine) -> None:
     assert found.phases["decode"].requests is None
 
 
+def test_a_transport_that_contradicts_what_was_asked_for_blocks_in_the_services_words(
+    machine: Machine,
+) -> None:
+    why = "EFA was asked for, and UCX over tcp is in use (backend made by prefill rank 0: UCX)."
+    machine.told = {"phases": TOLD, "readiness": {"state": "contradicted", "why": why}}
+    found = seen(machine)
+    assert not found.ready
+    assert found.blocker == f"{why} `diptych verify` shows the evidence."
+
+
+def test_a_fallback_that_is_allowed_is_said_and_blocks_nothing(machine: Machine) -> None:
+    transport = {"state": "contradicted", "fallback": "EFA was asked for, and UCX over tcp is in use."}
+    machine.told = {"phases": TOLD, "readiness": {"state": "ready", "transport": transport}}
+    found = seen(machine)
+    assert (found.ready, found.fallback) == (True, transport["fallback"])
+    assert found.to_json()["fallback"] == transport["fallback"]
+
+
 def test_a_phase_that_the_endpoint_does_not_see_blocks(machine: Machine) -> None:
     machine.told = {"phases": {"prefill": [], "decode": TOLD["decode"]}}
     found = seen(machine)

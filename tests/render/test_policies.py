@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 
 from diptych.render import policies
+from diptych.render.ingress import HAPROXY_PORTS, REPLICA_PORTS
 from diptych.render.layout import worker_groups
 from diptych.spec import Document
 
@@ -194,6 +195,17 @@ def test_kubernetes_accepts_them(fields: dict[str, Any]) -> None:
 )
 def test_who_reaches_what(source: Peer, target: Peer, port: int, through: bool) -> None:
     assert reaches(rendered(), source, target, port) == through
+
+
+@pytest.mark.parametrize("ingress", ["haproxy", "proxy"])
+@pytest.mark.parametrize("port", [*HAPROXY_PORTS, REPLICA_PORTS[0], REPLICA_PORTS[-1]])
+def test_what_haproxy_opens_is_for_the_services_own_pods(ingress: str, port: int) -> None:
+    """Its pages, the proxy behind it and decode's own servers: they listen on every interface."""
+    exposed = {"expose": "internal-lb", "ingress": ingress}
+    others = (NEIGHBOUR, STRANGER, CLIENT, OTHER_SERVICE, OPERATOR, PROMETHEUS, IN_NETWORK, FROM_INTERNET)
+    for target in PODS.values():
+        assert [each for each in others if reaches(rendered(access=exposed), each, target, port)] == []
+        assert all(reaches(rendered(access=exposed), each, target, port) for each in PODS.values())
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,8 @@ class TestOnACluster:
         schema, llm = pytest.importorskip("ray.serve.schema"), pytest.importorskip("ray.serve.llm")
         builder = pytest.importorskip("ray.llm._internal.serve.serving_patterns.prefill_decode.builder")
         parsed = schema.ServeDeploySchema.model_validate(cluster_serve_config(*example(name)))
-        args = {key: value for key, value in parsed.applications[0].args.items() if key != "access"}
+        ours = {"access", "orchestrator", "transport"}
+        args = {key: value for key, value in parsed.applications[0].args.items() if key not in ours}
         if "llm_config" in args:
             llm.LLMConfig.model_validate(args["llm_config"])
         else:

@@ -152,7 +152,15 @@ def test_a_browser_may_ask_whether_it_may_ask(door: Door) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/diptych/v1/status", "/diptych/v1/canary", "/diptych/v2/x", "/metrics", "/metrics/", "/metricsx"],
+    [
+        "/diptych/v1/status",
+        "/diptych/v1/canary",
+        "/diptych/v1/probe",
+        "/diptych/v2/x",
+        "/metrics",
+        "/metrics/",
+        "/metricsx",
+    ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_an_admin_route_opens_to_an_admin_key_only(door: Door, path: str, method: str) -> None:
@@ -200,6 +208,20 @@ def test_an_open_endpoint_asks_clients_from_elsewhere_all_the_same(
     assert door.knock(authorization=None, client=client)[0] == 401
     assert door.knock(client=client)[0] == 200
     assert Door().knock(authorization=None, client=client)[0] == 401
+
+
+@pytest.mark.parametrize("client", [HERE, ELSEWHERE, None])
+def test_an_endpoint_behind_haproxy_is_open_to_nobody_since_all_clients_seem_to_be_here(
+    client: tuple[str, int] | None,
+    key_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    for door in (Door(key_file, is_open=True), Door()):
+        assert door.knock(authorization=None, client=client)[0] == 401
+    assert "HAProxy hides where clients are" in caplog.text
+    assert Door(key_file, is_open=True).knock(client=client)[0] == 200
 
 
 def test_admin_routes_of_an_open_endpoint_are_closed_all_the_same(key_file: Path) -> None:

@@ -91,6 +91,48 @@ def test_statistics_of_two_steps_add_up_with_their_rows_and_begin_anew() -> None
     assert second.xfer_stats.is_empty()
 
 
+class Meta:
+    """What the scheduler says of one request that fetches, as far as we read it."""
+
+    def __init__(self, *local_block_ids: list[int]) -> None:
+        self.local_block_ids = local_block_ids
+
+
+class Metadata:
+    """What the scheduler tells the worker before a step."""
+
+    def __init__(self, **reqs_to_recv: Meta) -> None:
+        self.reqs_to_recv = reqs_to_recv
+
+
+def test_a_request_without_blocks_to_fetch_begins_no_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector.NixlPullConnectorWorker, "start_load_kv", lambda self, metadata: None)
+    own = worker({})
+    own.start_load_kv(Metadata(a=Meta([1, 2]), b=Meta([])))
+    assert own.xfer_stats.data["begun_requests"] == ["a"]
+
+
+def test_a_transfer_that_one_of_two_workers_has_done_goes_on_for_those_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Ledger()
+    monkeypatch.setattr(connector, "ledger", ledger)
+    monkeypatch.setattr(connector.NixlPromMetrics, "observe", lambda self, data, engine_idx=0: None)
+    monkeypatch.setattr(connector.NixlPullConnectorWorker, "start_load_kv", lambda self, metadata: None)
+    metrics = object.__new__(LedgerMetrics)
+    metrics._counter_cls = Counter
+    ours = uuid.uuid4().hex
+    named = f"{TAG}{ours}-chatcmpl-1"
+    ranks = worker({1: 100}), worker({})
+    for rank in ranks:
+        rank.start_load_kv(Metadata(**{named: Meta([1])}))
+    ranks[0]._pop_done_transfers({named: [1]})
+    ranks[1]._pop_done_transfers({named: [2]})
+    metrics.observe(ranks[0].xfer_stats.aggregate(ranks[1].xfer_stats).data)
+    assert ledger.look(ours).transfer is not None
+    assert not ledger.look(ours).is_over
+
+
 class RaysCounter:
     """What counts where Ray exports the engine's metrics, beside vLLM's own."""
 

@@ -15,17 +15,19 @@ from fastapi.testclient import TestClient
 
 try:
     from vllm.entrypoints.generate.base.protocol import UsageInfo
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
 except ModuleNotFoundError:  # vLLM 0.26
+    from vllm.entrypoints.openai.api_server import build_app
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
     from vllm.entrypoints.openai.engine.protocol import UsageInfo
-from vllm.entrypoints.launchers.app import build_app
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
-from vllm.exceptions import QueueOverflowError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from diptych.serving.front import ENGINE_PATHS, build_front
 from diptych.serving.orchestrate import Orchestrator
+from diptych.serving.probe import wanted
 from diptych.serving.readiness import Readiness
 from diptych.serving.routes import OWN_ROUTES
 from diptych.serving.transfers import TAG
@@ -34,7 +36,7 @@ from fakes.phases import ANSWER, PLACE, Client, LateAnswer, PrefillHandle, prefi
 KEY = "dk-right"
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
-OURS = {"/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary"}
+OURS = {"/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary", "/diptych/v1/probe"}
 RAYS = {"/v1/models/{model:path}"}
 ASKS_FOR_RECORD = {"x-diptych-timing": "include"}
 
@@ -77,6 +79,9 @@ class Server:
 
     async def try_pairs(self) -> list[dict[str, Any]]:
         return []
+
+    async def probe(self, body: bytes) -> dict[str, Any]:
+        return {"pairs": [], "tokens": list(wanted(body, 16).tokens)}
 
 
 class DyingServer(Server):
@@ -185,6 +190,18 @@ def test_status_tells_the_phases(front: Any) -> None:
     assert answer.json()["readiness"]["why"] == "no prefill replica is ready"
 
 
+def test_a_probe_is_answered_with_what_was_found(front: Any) -> None:
+    answer = browser(front(Client())).post("/diptych/v1/probe", json={"tokens": [1, 2]})
+    assert (answer.status_code, answer.json()) == (200, {"pairs": [], "tokens": [1, 2]})
+
+
+def test_a_probe_that_can_not_be_made_is_refused_in_openais_words(front: Any) -> None:
+    answer = browser(front(Client())).post("/diptych/v1/probe", json={"tokens": []})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert "1 to 16 sizes" in answer.json()["error"]["message"]
+
+
 def test_whoever_asks_whether_it_is_ready_learns_the_state_and_no_more(front: Any) -> None:
     answer = browser(front(Client()), None).get("/ready")
     assert (answer.status_code, answer.json()) == (200, {"state": "degraded"})
@@ -274,7 +291,10 @@ def test_an_engine_that_dies_in_the_middle_of_a_stream_ends_it_as_vllm_does(fron
 
 
 def test_a_full_queue_is_vllms_to_tell(front: Any) -> None:
-    response = browser(front(Client(says=(QueueOverflowError(),)))).post(CHAT, json=HELLO)
+    exceptions = pytest.importorskip("vllm.exceptions")
+    if not hasattr(exceptions, "QueueOverflowError"):
+        pytest.skip("this vLLM bounds no queue of its own")
+    response = browser(front(Client(says=(exceptions.QueueOverflowError(),)))).post(CHAT, json=HELLO)
     assert response.status_code == 503
     assert "restarting" not in response.text
 
@@ -336,3 +356,41 @@ def test_a_client_who_leaves_in_the_middle_of_a_stream_has_decode_aborted(front:
     sent = leaves(front(client), lambda sent: len(sent) > 1, HELLO | {"stream": True})
     assert client.aborted == [client.asked[0].id]
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+
+
+# Writes
+
+
+def test_a_stream_faster_than_anybody_reads_goes_out_whole_and_in_few_writes(front: Any) -> None:
+    sent: list[bytes] = []
+
+    async def play() -> None:
+        body = json.dumps(HELLO | {"stream": True}).encode()
+        headers = [(b"authorization", f"Bearer {KEY}".encode()), (b"content-type", b"application/json")]
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": CHAT,
+            "raw_path": CHAT.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": headers,
+            "http_version": "1.1",
+            "scheme": "http",
+            "client": ("127.0.0.1", 4),
+            "server": ("127.0.0.1", 8000),
+        }
+        asked = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Any:
+            return asked.pop() if asked else await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                sent.append(message["body"])
+
+        await front(Client(says=[1] * 400))(scope, receive, send)
+
+    asyncio.run(play())
+    assert b"".join(sent).count(b"data: ") == 401
+    assert len(sent) < 200

@@ -11,11 +11,16 @@ import pytest
 
 pytest.importorskip("ray.serve.llm")
 
+from ray.exceptions import TaskCancelledError
+from ray.serve.exceptions import RequestCancelledError
 from vllm import SamplingParams
+from vllm.distributed.kv_events import BlockStored
 
 from diptych.serving import orchestrate, prefilling
 from diptych.serving.orchestrate import Orchestrator
-from diptych.serving.record import Record, current
+from diptych.serving.prefix import GUESS_BLOCK, CacheFollower
+from diptych.serving.record import Record, Refused, current
+from diptych.serving.settings import Queue, Queues, Settings
 from diptych.serving.transfers import TAG, Ledger
 from diptych.serving.whole import Whole
 from fakes.phases import (
@@ -127,6 +132,18 @@ def test_when_prefill_fails_decode_runs_the_request_whole_and_the_record_says_so
     assert len(outputs) == 2
     assert (leg.path, leg.why, leg.prefill_replica) == ("recovered", "prefill failed", None)
     assert client.asked[0].kv_transfer_params is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [asyncio.CancelledError(), TaskCancelledError(), RequestCancelledError("serve-1")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_replica_is_not_put_aside_for_a_call_that_serve_cancelled(error: BaseException) -> None:
+    runner = split(Client(), PrefillHandle(error))
+    _, record = run(outputs_of(runner))
+    assert record.path == "recovered"
+    assert [peer.is_aside() for peer in runner.peers] == [False]
 
 
 def test_why_prefill_failed_is_logged_with_the_id_that_both_engines_know(
@@ -256,6 +273,54 @@ def test_several_prompts_of_one_request_are_several_legs_of_one_record() -> None
     assert places == {"cmpl-1-0": PLACE, "cmpl-1-1": None}
 
 
+def test_prompts_that_wait_for_their_first_token_are_bounded_and_one_more_is_refused_before_prefill() -> None:
+    settings = Settings(queues=Queues(decode=Queue(2)))
+
+    async def ask() -> list[Refused]:
+        client, handle = Client(says=(None,)), PrefillHandle(ANSWER, None)
+        runner = Orchestrator(client, handle, prefill_peers("prefill-1"), settings=settings)
+        in_decode = asyncio.create_task(outputs_of(runner))
+        await until(lambda: client.asked)
+        at_prefill = asyncio.create_task(outputs_of(runner))
+        await until(lambda: len(handle.asked) == 2)
+        with pytest.raises(Refused) as one_more:
+            await outputs_of(runner)
+        assert len(handle.asked) == 2
+        at_prefill.cancel()
+        await asyncio.wait([at_prefill])
+        following = asyncio.create_task(outputs_of(runner))
+        await until(lambda: len(handle.asked) == 3)
+        for task in (in_decode, following):
+            task.cancel()
+            await asyncio.wait([task])
+        return [one_more.value]
+
+    (refused,), record = run(ask())
+    assert (refused.refusal.status, record.refusal) == (429, refused.refusal)
+    assert "queue of decode" in refused.refusal.message
+
+
+def test_what_a_prompt_is_computed_for_here_is_what_the_prefix_cache_lacks() -> None:
+    cached = CacheFollower()
+    cached.take([BlockStored([b"a"], None, [1, 2], 2, None, "CPU", None)])
+    runner = Orchestrator(
+        Client(), PrefillHandle(ConnectionError("gone")), prefill_peers("prefill-1"), cached=cached
+    )
+    runner.costs.here.add(100, 1.0)
+    _, record = run(outputs_of(runner, prompt(1, 2, 3)))
+    assert record.legs[0].uncached_here == 1
+    assert record.legs[0].here_s == pytest.approx(0.01)
+    assert runner.share.taken() == pytest.approx(0.001)
+
+
+def test_prefill_is_told_how_much_of_a_prompt_it_will_have_to_compute() -> None:
+    handle, tokens = PrefillHandle(), list(range(2 * GUESS_BLOCK))
+    runner = split(Client(), handle)
+    run(outputs_of(runner, prompt(*tokens)))
+    run(outputs_of(runner, prompt(*tokens, 1, 2)))
+    assert [asked["uncached_tokens"] for asked in handle.asked] == [128, 2]
+
+
 def test_the_record_is_found_from_any_task_that_works_for_the_request() -> None:
     runner = split(Client(), PrefillHandle())
 
@@ -370,6 +435,22 @@ def test_a_client_who_leaves_while_decode_works_has_it_aborted() -> None:
         await asyncio.wait([asking])
 
     run(leave())
+    assert client.aborted == [client.asked[0].id]
+
+
+def test_a_request_that_is_abandoned_is_aborted_in_whatever_task_its_handler_runs() -> None:
+    client = Client(says=(1, None))
+
+    async def abandon() -> None:
+        handler = asyncio.create_task(outputs_of(split(client, PrefillHandle())))
+        await until(lambda: client.asked)
+        record = current.get()
+        assert record
+        record.abandon()
+        await asyncio.wait([handler])
+        assert handler.cancelled()
+
+    run(abandon())
     assert client.aborted == [client.asked[0].id]
 
 

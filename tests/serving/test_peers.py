@@ -59,7 +59,8 @@ def test_one_that_failed_is_put_aside_longer_each_time_and_tried_again() -> None
     peers = prefill_peers("one")
     peer = peers.get("one")
     assert peer is not None
-    peer.failed(now=100.0)
+    for now in (100.0, 100.1, 100.2):  # three prompts, one trouble
+        peer.failed(now=now)
     assert (peer.is_aside(now=100.5), peer.is_aside(now=101.5)) == (True, False)
     peer.failed(now=102.0)
     assert (peer.is_aside(now=103.5), peer.is_aside(now=104.5)) == (True, False)
@@ -86,6 +87,18 @@ def test_nobody_goes_on_waiting_for_a_replica_that_is_gone() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(wait())
+
+
+def test_what_a_replica_that_is_taken_away_still_computes_is_waited_for() -> None:
+    async def wait() -> None:
+        peers = prefill_peers("one")
+        async with asyncio.timeout(60) as timeout:
+            peers.get("one").sent("leg", 10, timeout)  # type: ignore[union-attr]
+            peers.update([{"replica": "one", "generation": GENERATION, "ready": True, "draining": True}])
+            await asyncio.sleep(0.05)
+        assert best(peers) is None
+
+    asyncio.run(wait())
 
 
 def test_ready_is_said_only_after_a_kv_transfer_and_degraded_when_prefill_is_lost() -> None:

@@ -40,6 +40,16 @@ def test_prefill_runs_where_it_costs_less(uncached: int, running: int, queue_s: 
     assert path(placement(), uncached, running, queue_s) == expected
 
 
+def test_prefill_here_is_tried_again_when_it_was_not_measured_lately_and_disturbs_nobody() -> None:
+    placed = placement()
+    placed.costs.here.measured_at -= 11
+    assert path(placed, 190) == "local-short"
+    assert path(placed, 210) == "remote"
+    assert path(placed, 190, running=1) == "remote"
+    placed.costs.here.add(190, 1.9)
+    assert path(placed, 190) == "remote"
+
+
 def test_before_anything_is_measured_prefill_runs_elsewhere() -> None:
     assert path(placement(measured=False), 1) == "remote"
 

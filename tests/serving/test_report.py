@@ -593,3 +593,56 @@ def test_a_server_that_cannot_send_any_more_hears_of_it(impatient: None) -> None
     scope = {"type": "http", "path": CHAT, "method": "POST", "headers": []}
     with pytest.raises((OSError, ClientDisconnect)):
         asyncio.run(ReportMiddleware(app, server=Server())(scope, None, gone))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The statuses that log and metrics were told."""
+    statuses: list[int] = []
+    monkeypatch.setattr(report.journal, "write", lambda record, status, seconds: statuses.append(status))
+    return statuses
+
+
+def hears(app: App, *, before: int) -> App:
+    """The application, which hears that its client has left before the body's piece of that number."""
+
+    async def hearing(scope: Any, receive: Any, send: Any) -> None:
+        bodies = 0
+
+        async def told(message: Any) -> None:
+            nonlocal bodies
+            if message["type"] == "http.response.body":
+                if bodies == before:
+                    await receive()
+                bodies += 1
+            await send(message)
+
+        await app(scope, receive, told)
+
+    return hearing
+
+
+@pytest.mark.parametrize(
+    ("app", "status"),
+    [
+        (says(b"{}"), 200),
+        (says(b"{}", status=400, writes_before=None), 400),
+        (says(b"data: one\n\n", kind=STREAM), 200),
+        (says(b"data: one\n\n", ValueError("bug"), kind=STREAM), 200),  # and ended in words
+        (says(b"data: one\n\n", None, kind=STREAM), 499),
+        (says(None, kind=STREAM), 499),
+        (hears(says(b"data: one\n\n", kind=STREAM), before=1), 499),
+        (hears(says(b"null"), before=0), 499),  # as vLLM ends an answer that nobody waits for
+    ],
+)
+def test_log_and_metrics_tell_an_answer_from_one_whose_client_left_before_its_end(
+    app: App, status: int, told: list[int], impatient: None
+) -> None:
+    answered(app)
+    assert told == [status]
+
+
+def test_a_fault_that_the_server_answers_is_no_client_that_left(told: list[int], impatient: None) -> None:
+    with pytest.raises(ValueError, match="bug"):
+        answered(says(ValueError("bug"), kind=STREAM))
+    assert told == [500]

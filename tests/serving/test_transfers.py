@@ -40,6 +40,34 @@ def test_the_parts_of_one_request_are_one_transfer_as_long_as_its_longest() -> N
     assert ledger.take(ours).transfer == Transfer(160, 0.7, 0.1, 5)
 
 
+def test_a_transfer_is_over_when_each_worker_that_began_has_its_part() -> None:
+    ledger, ours = Ledger(), an_id()
+    for _ in range(2):
+        ledger.begin(named(ours))
+    assert not ledger.look(ours).is_over
+    ledger.add(named(ours), 100, 0.5, 0.1, 3)
+    ledger.end(named(ours))
+    assert not ledger.look(ours).is_over
+    ledger.add(named(ours), 60, 0.7, 0.05, 2)
+    ledger.end(named(ours))
+    assert ledger.look(ours).is_over
+
+
+def test_a_transfer_of_which_a_part_failed_is_over() -> None:
+    ledger, ours = Ledger(), an_id()
+    ledger.begin(named(ours))
+    ledger.fail(named(ours))
+    assert ledger.look(ours).is_over
+
+
+def test_a_transfer_began_when_its_first_worker_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, ours, now = Ledger(), an_id(), iter([10.0, 14.0])
+    monkeypatch.setattr("diptych.serving.transfers.time.monotonic", lambda: next(now))
+    for _ in range(2):
+        ledger.begin(named(ours))
+    assert ledger.look(ours).began_at == 10.0
+
+
 def test_a_transfer_is_told_once() -> None:
     ledger, ours = Ledger(), an_id()
     ledger.add(named(ours), 1, 1.0, 1.0, 1)

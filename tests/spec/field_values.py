@@ -15,6 +15,7 @@ GOOD: list[tuple[str, str, Any]] = [
     ("prefill.cores", "2", 2),
     ("prefill.kv_cache_memory", "1.5GiB", 3 * 2**29),
     ("kv_transfer.lease_s", "30", 30),
+    ("kv_transfer.allow_fallback", "true", True),
     ("kv_transfer.kv_connector_extra_config", "{a: [1]}", {"a": [1]}),
     ("orchestrator.prefill", "auto", "auto"),
     ("orchestrator.prefill", "never", "never"),
@@ -88,6 +89,7 @@ GOOD: list[tuple[str, str, Any]] = [
     ("access.api_key_env", "LLM_KEYS", "LLM_KEYS"),
     ("access.api_key_secret", "llm-keys/keys.txt", "llm-keys/keys.txt"),
     ("access.expose", "gateway", "gateway"),
+    ("access.ingress", "haproxy", "haproxy"),
     ("access.hostname", "llm.example.com", "llm.example.com"),
     ("access.tls_secret", "llm-tls", "llm-tls"),
     (
@@ -155,6 +157,7 @@ BAD: list[tuple[str, str, str]] = [
     ("decode.autoscaling_config.downscaling_factor", "-1", "must be more than 0"),
     ("prefill.resources.shared_memory", "8g", "G could mean GiB or GB"),
     ("prefill.resources.hugepages_2mi", "true", "is true, and must be a whole number"),
+    ("kv_transfer.allow_fallback", "perhaps", "true or false"),
     ("kv_transfer.lease_s", "9", "is 9, and must be at least 10"),
     ("kv_transfer.kv_connector_extra_config", "{backends: [UCX]}", "set kv_transfer.backend"),
     (
@@ -236,6 +239,7 @@ BAD: list[tuple[str, str, str]] = [
     ("kv_transfer.ports.decode", "65536", "is 65536, and must be at most 65535"),
     ("access.api_key_env", "sk-0123456789", "is not the name of a variable"),
     ("access.api_key_secret", "LLM", "which can't name a secret"),
+    ("access.ingress", "direct", "and can be auto, haproxy or proxy"),
     ("access.expose", "public", "and can be none, internal-lb or gateway"),
     ("access.api_keys", "optional", "and can be required or none"),
     ("access.hostname", "https://llm", "which is no host name (write it like llm.example.com)"),

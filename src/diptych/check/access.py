@@ -8,6 +8,7 @@ from diptych.catalog.nodes import is_system_folder
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
 from diptych.check.subject import Subject
+from diptych.render.ingress import has_haproxy
 from diptych.render.names import has_token
 from diptych.render.staging import is_staged
 from diptych.spec import EMBEDDED, is_bucket, is_path
@@ -207,6 +208,19 @@ def clusters_ask_for_keys(subject: Subject) -> Iterable[Complaint]:
             "access.api_keys",
             f"is none, and on is {subject.document.on}: whoever reaches the pods could use the endpoint",
             "remove it: an endpoint without keys is for this machine alone",
+        )
+
+
+@rule("A734", "error", "HAProxy that Ray does not bring")
+def ray_brings_haproxy(subject: Subject) -> Iterable[Complaint]:
+    ray = subject.engine.ray
+    if subject.is_local or subject.document.access.ingress != "haproxy" or ray is None:
+        return
+    if not has_haproxy(ray):
+        yield Complaint(
+            "access.ingress",
+            f"is haproxy, and Ray {ray} of {subject.engine.source} does not bring it",
+            "remove it, or use an image with Ray 2.58 or newer",
         )
 
 

@@ -28,6 +28,7 @@ _UNREAD: dict[str, tuple[str, ...]] = {
         "decode.max_ongoing_requests",
         "kv_transfer.ports",
         "access.expose",
+        "access.ingress",
         "access.hostname",
         "access.tls_secret",
         "access.tls_certificate_arn",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from diptych.check.findings import Complaint
 from diptych.check.rules import rule
 from diptych.check.subject import PhaseView, Subject
+from diptych.render.ingress import HAPROXY_PORTS, REPLICA_PORTS, is_behind_haproxy
 
 EPHEMERAL = range(32768, 61000)
 """Linux hands these out to whoever asks for any port."""
@@ -27,6 +28,14 @@ FIXED_PORTS = {
     52365: "Ray's dashboard agent",
 }
 """Where Ray and Serve listen in KubeRay's pods."""
+
+
+def fixed_ports(subject: Subject) -> dict[int, str]:
+    """Ports of the pods that are taken, and by whom."""
+    if not is_behind_haproxy(subject.document):
+        return FIXED_PORTS
+    replicas = dict.fromkeys(REPLICA_PORTS, "decode's replicas, where HAProxy reaches them")
+    return {**FIXED_PORTS, **HAPROXY_PORTS, **replicas}
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,13 @@ def phases_have_own_ports(subject: Subject) -> Iterable[Complaint]:
 @rule("T407", "error", "Ports that Ray listens on")
 def ports_are_not_rays(subject: Subject) -> Iterable[Complaint]:
     for each in port_ranges(subject):
-        do = f"choose one from 20000 to {EPHEMERAL.start - len(each.ports)}"
-        taken = [f"{port} ({who})" for port, who in FIXED_PORTS.items() if port in each.ports]
+        do = _choose(subject, each)
+        taken = {who: port for port, who in reversed(fixed_ports(subject).items()) if port in each.ports}
         if taken:
-            yield Complaint(each.field, f"{each.phase}'s ports ({each}) hold {', '.join(taken)}", do)
+            held = ", ".join(
+                f"{port} ({who})" for who, port in sorted(taken.items(), key=lambda pair: pair[1])
+            )
+            yield Complaint(each.field, f"{each.phase}'s ports ({each}) hold {held}", do)
         elif _overlap(each.ports, RAY_WORKERS):
             workers = f"{RAY_WORKERS.start} to {RAY_WORKERS.stop - 1}"
             yield Complaint(
@@ -90,7 +102,7 @@ def ports_are_not_ephemeral(subject: Subject) -> Iterable[Complaint]:
                 each.field,
                 f"{each.phase}'s ports ({each}) reach into those that Linux hands out ({EPHEMERAL.start} to "
                 f"{EPHEMERAL.stop - 1}): another process may hold one already",
-                f"choose one from 20000 to {EPHEMERAL.start - len(each.ports)}",
+                _choose(subject, each),
             )
 
 
@@ -101,7 +113,7 @@ def ports_end_in_time(subject: Subject) -> Iterable[Complaint]:
             yield Complaint(
                 each.field,
                 f"{each.phase} needs {len(each.ports)} ports from {each.ports.start} on, and the last port is 65535",
-                f"choose one from 20000 to {EPHEMERAL.start - len(each.ports)}",
+                _choose(subject, each),
             )
 
 
@@ -111,7 +123,7 @@ def access_port_is_free(subject: Subject) -> Iterable[Complaint]:
     if subject.is_local or port is None or port == DEFAULT_PORT:
         return
     holders = {each.ports: f"{each.phase}'s KV transfers ({each})" for each in port_ranges(subject)}
-    held = next((who for ports, who in holders.items() if port in ports), FIXED_PORTS.get(port))
+    held = next((who for ports, who in holders.items() if port in ports), fixed_ports(subject).get(port))
     if held:
         what = f"is {port}, which is taken in the same pods: {held}"
         yield Complaint("access.port", what, "remove it, or write 8000")
@@ -132,6 +144,11 @@ def data_parallel_groups_are_apart(subject: Subject) -> Iterable[Complaint]:
                 f"set it to {group.size.gpus // gpus} for one replica in each pod, or remove it and raise "
                 f"{view.name}.num_replicas",
             )
+
+
+def _choose(subject: Subject, each: PortRange) -> str:
+    end = REPLICA_PORTS.start if is_behind_haproxy(subject.document) else EPHEMERAL.start
+    return f"choose one from 20000 to {end - len(each.ports)}"
 
 
 def _ports_of(view: PhaseView) -> int:

@@ -10,6 +10,9 @@ from typing import Any
 
 import yaml
 
+_OURS = ("access", "orchestrator", "transport")
+"""Arguments of `build_app` that Ray's builder does not have."""
+
 
 def refusals(config: dict[str, Any]) -> Iterator[dict[str, str]]:
     """Each field that a schema class refuses, and why."""
@@ -20,7 +23,7 @@ def refusals(config: dict[str, Any]) -> Iterator[dict[str, str]]:
 
     checks = [(ServeDeploySchema, config, "")]
     for application in config["applications"]:
-        args = {name: value for name, value in application["args"].items() if name != "access"}
+        args = {name: value for name, value in application["args"].items() if name not in _OURS}
         if "llm_config" in args:
             checks.append((LLMConfig, args["llm_config"], "llm_config"))
         else:

@@ -11,7 +11,7 @@ import typer
 
 from diptych import __version__
 from diptych.cli.console import cannot_write, drop_output, err, out, print_dim, print_error
-from diptych.errors import DiptychError, NotUpError
+from diptych.errors import DiptychError, DocumentError, NotUpError
 
 app = typer.Typer(
     name="diptych",
@@ -169,6 +169,39 @@ def status(name: NameOption = None, json_output: JsonOption = False) -> None:
     from diptych.cli.status import run_status
 
     raise typer.Exit(run_status(name, json_output=json_output))
+
+
+@app.command()
+def verify(
+    file: Annotated[
+        Path | None, typer.Argument(help="The document of the service. Default: the one that is up.")
+    ] = None,
+    name: NameOption = None,
+    json_output: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C; print what changes.")] = False,
+    period: Annotated[
+        float, typer.Option("--period", help="With --watch: seconds from one round to the next.", min=1)
+    ] = 30.0,
+    allow_fallback: Annotated[
+        bool,
+        typer.Option(
+            "--allow-fallback", help="Put up with another transport than was asked for; it is said."
+        ),
+    ] = False,
+) -> None:
+    """Prove the split, the transport, its speed and the answers of a service that is up."""
+    from diptych.cli.verify import run_verify, run_watch, service_of
+    from diptych.local.state import remember_fallback
+    from diptych.local.status import endpoint_of
+
+    if file is not None and name is not None:
+        raise DocumentError("Both a document and --name say which service is meant.", "Give one of them.")
+    chosen = service_of(file) if file else _the_name(name)
+    endpoint = endpoint_of(chosen, admin=True)
+    how: Any = {"json_output": json_output, "allow_fallback": allow_fallback}
+    if watch:
+        raise typer.Exit(run_watch(endpoint, period_s=period, **how))
+    raise typer.Exit(run_verify(endpoint, remember=lambda says: remember_fallback(chosen, says), **how))
 
 
 @app.command()

@@ -42,6 +42,8 @@ def _show(status: Status) -> None:
     )
     if status.blocker:
         console.print(f"  blocked: {status.blocker}", highlight=False, markup=False)
+    if status.fallback:
+        console.print(f"  fallback allowed: {status.fallback}", highlight=False, markup=False)
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for column in ("phase", "ready", "engine pid", "memory", "requests", "prompt tokens", "KV received"):
         table.add_column(column, justify="left" if column == "phase" else "right")

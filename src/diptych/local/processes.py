@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 
 MARK_ENV = "DIPTYCH_SERVICE"
-_REPLICA_TITLE = "ray::ServeReplica:"
+_RAY_WORKER_TITLE = "ray::"
+_REPLICA_TITLE = f"{_RAY_WORKER_TITLE}ServeReplica:"
 _ENGINE_TITLE = "VLLM::"
 PHASES = ("prefill", "decode", "aggregated")
 
@@ -37,6 +38,11 @@ class ServiceProcess:
     @property
     def is_stopped(self) -> bool:
         return self.status == psutil.STATUS_STOPPED
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it is a worker of Ray's without an engine: told to end, it first waits for calls to come back."""
+        return self.name.startswith(_RAY_WORKER_TITLE) and self.role != "engine"
 
 
 @dataclass(frozen=True)
@@ -113,14 +119,20 @@ def _phase_in(title: str) -> str:
 def end_all(mark: Mark, *, grace_s: float = 5.0, spare: frozenset[int] = frozenset()) -> list[ServiceProcess]:
     """End every process that belongs to the run: SIGTERM, then SIGKILL after `grace_s` seconds.
 
+    Workers of Ray's get SIGKILL as soon as no engine is left: those they wait for have been ended, too, and Ray's node
+    process waits for them.
+
     Returns:
         the processes that are still there after that (another user's, or stuck in the kernel).
     """
     _signal(marked(mark), signal.SIGTERM, spare)
     deadline = time.monotonic() + grace_s
     while time.monotonic() < deadline:
-        if not [p for p in marked(mark) if p.pid not in spare]:
+        left = [p for p in marked(mark) if p.pid not in spare]
+        if not left:
             return []
+        if not any(process.role == "engine" for process in left):
+            _signal([process for process in left if process.waits_for_others], signal.SIGKILL, spare)
         time.sleep(0.2)
     for _ in range(20):  # again and again: one that is dying may still have started another
         left = [p for p in marked(mark) if p.pid not in spare]

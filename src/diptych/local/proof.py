@@ -1,107 +1,85 @@
-"""The first requests of a service: ready only after a real KV transfer carried a prompt."""
+"""The first prompts of a service: ready only after a real KV transfer carried one, over what was asked for.
 
-import random
+Light versions of `diptych verify`'s proofs of split and transport; the others are for a service that runs.
+"""
+
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from diptych.errors import StartError
+from diptych.endpoint import Endpoint
+from diptych.errors import DiptychError, StartError
 from diptych.local.events import EventLog
 from diptych.local.plan import Plan
+from diptych.verify import split, transport
+from diptych.verify.asking import Asking
+from diptych.verify.proof import FAILS, WARNS, Proof
 
-_WORDS = ("river", "stone", "lamp", "seven", "north", "paper", "cloud", "harbour", "green", "violin")
-_REQUEST_TIMEOUT_S = 180.0
+_TOKENS_TO_MEET, _TOKENS = 5, 160
 _PREFILL_SEEN_WITHIN_S = 30.0
 
 
 def prove(plan: Plan, events: EventLog) -> None:
-    """Send the first requests and look at what they did.
+    """Send the first prompts and look at what they did.
 
     Raises:
-        StartError: the prompt's KV cache did not cross from prefill to decode; the message says what happened instead.
+        StartError: the prompt's KV cache did not cross from prefill to decode, or not over the transport that was
+            asked for; the message says what happened instead.
     """
-    key = Path(plan.admin_key_file).read_text().split()[0]
-    headers = {"authorization": f"Bearer {key}", "x-diptych-timing": "include", "x-diptych-prefill": "remote"}
-    with httpx.Client(
-        base_url=plan.url, headers=headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False
-    ) as client:
+    asking = Asking(Endpoint(plan.url, Path(plan.admin_key_file), plan.model))
+    try:
         if plan.topology == "aggregated":
-            _stage(events, "first answer", lambda: _ask(client, plan.model, words=8))
+            _stage(events, "first answer", lambda: _answer(asking))
             return
-        _stage(events, "handshake", lambda: _first_handshake(client, plan))
-        _stage(events, "first KV transfer", lambda: _transferred(client, plan))
+        _stage(events, "handshake", lambda: _first_handshake(asking))
+        _stage(events, "first KV transfer", lambda: _transferred(asking))
+    finally:
+        asking.close()
 
 
-def _stage(events: EventLog, stage: str, work: Any) -> None:
+def _stage(events: EventLog, stage: str, work: Callable[[], str]) -> None:
     events.append("start", stage)
-    text = work()
-    events.append("done", stage, text if isinstance(text, str) else "")
+    events.append("done", stage, work())
 
 
-def _first_handshake(client: httpx.Client, plan: Plan) -> str:
+def _answer(asking: Asking) -> str:
+    _asked(lambda: asking.complete("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 2}, None))
+    return ""
+
+
+def _first_handshake(asking: Asking) -> str:
     """The first prompt that goes through both phases: the engines meet and exchange where their memory lies."""
     deadline = time.monotonic() + _PREFILL_SEEN_WITHIN_S
-    while not any(replica["ready"] for replica in _phases(client).get("prefill", [])):
+    while not any(replica["ready"] for replica in _asked(asking.phases).get("prefill", [])):
         if time.monotonic() > deadline:
             raise StartError(
                 "The decode engine does not see a prefill replica.", "`diptych logs decode` shows why."
             )
         time.sleep(0.2)
-    _remote(_ask(client, plan.model, words=4))
+    _holds(split.prove(_asked(lambda: asking.probe([_TOKENS_TO_MEET]))))
     return "prefill and decode met"
 
 
-def _transferred(client: httpx.Client, plan: Plan) -> str:
-    before = _counters_of_decode(client)
-    answer = _ask(client, plan.model, words=160)
-    took = _remote(answer)
-    prompt_tokens, replica = answer["usage"]["prompt_tokens"], took["decode_replica"]
-    after = _counters_of_decode(client)
-    received = (
-        after[replica]["external_kv_tokens"] - before.get(replica, after[replica])["external_kv_tokens"]
-    )
-    if not took["kv_transfer_bytes"] or received < prompt_tokens:
-        raise StartError(
-            f"The prompt's KV cache did not cross: decode received {received:.0f} of {prompt_tokens} tokens "
-            f"in {took['kv_transfer_bytes'] or 0} bytes.",
-            "`diptych logs decode` shows the KV transfer's messages.",
-        )
-    size = took["kv_transfer_bytes"] / 2**20
-    return f"{prompt_tokens} tokens, {size:.1f} MiB in {took['kv_transfer_ms']:.1f} ms"
+def _transferred(asking: Asking) -> str:
+    told = _asked(lambda: asking.probe([_TOKENS]))
+    _holds(split.prove(told))
+    proof = _holds(transport.prove(told))
+    carried = told["pairs"][0]["transfers"][0]
+    text = f"{carried['tokens']} tokens, {carried['bytes'] / 2**20:.1f} MiB in {carried['ms']:.1f} ms"
+    return f"{text}; {proof.says}" if proof.state == WARNS else text
 
 
-def _ask(client: httpx.Client, model: str, words: int) -> dict[str, Any]:
-    """One prompt that no cache knows."""
-    prompt = " ".join(random.choice(_WORDS) for _ in range(words))
-    body = {"model": model, "prompt": prompt, "max_tokens": 2, "temperature": 0}
+def _holds(proof: Proof) -> Proof:
+    if proof.state == FAILS:
+        raise StartError(f"The {proof.name} is not proven. {proof.says}", proof.do)
+    return proof
+
+
+def _asked(work: Callable[[], Any]) -> Any:
     try:
-        response = client.post("/v1/completions", json=body)
-    except httpx.HTTPError as error:
-        raise StartError(f"The endpoint did not answer the first request: {error!r}.") from None
-    if response.status_code != 200:
-        raise StartError(f"The first request was refused with {response.status_code}: {response.text[:500]}")
-    answer: dict[str, Any] = response.json()
-    return answer
-
-
-def _remote(answer: dict[str, Any]) -> dict[str, Any]:
-    took: dict[str, Any] = answer["diptych"]
-    if took["path"] != "remote":
+        return work()
+    except DiptychError as error:
         raise StartError(
-            f"The first prompt did not go through prefill ({took['path']}: {took['why']}).",
-            "`diptych logs prefill` shows why.",
-        )
-    return took
-
-
-def _phases(client: httpx.Client) -> dict[str, list[dict[str, Any]]]:
-    response = client.get("/diptych/v1/status")
-    phases: dict[str, list[dict[str, Any]]] = response.json()["phases"] if response.status_code == 200 else {}
-    return phases
-
-
-def _counters_of_decode(client: httpx.Client) -> dict[str, dict[str, float]]:
-    """The decode replicas' counters by the replica's name."""
-    return {one["replica"]: one["counters"] for one in _phases(client).get("decode", [])}
+            f"The first prompt of the service was not answered. {error.message}", error.hint
+        ) from error

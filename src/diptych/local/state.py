@@ -3,6 +3,7 @@
 Whether it works is asked of the processes and the endpoint each time.
 """
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -18,7 +19,11 @@ from diptych.local.processes import Mark
 
 
 class ServiceState(BaseModel):
-    """One service on this machine. Times are Unix seconds; `ready_at` is None until a KV transfer was proven."""
+    """One service on this machine.
+
+    Times are Unix seconds; `ready_at` is None until a KV transfer was proven. `fallback` is what `verify
+    --allow-fallback` put up with, in a sentence.
+    """
 
     name: str
     run_id: str
@@ -32,6 +37,7 @@ class ServiceState(BaseModel):
     started_at: float
     ready_at: float | None = None
     failure: str | None = None
+    fallback: str | None = None
 
     @property
     def mark(self) -> Mark:
@@ -55,6 +61,18 @@ def load(paths: ServicePaths) -> ServiceState | None:
         return ServiceState.model_validate_json(paths.state.read_text())
     except (OSError, ValidationError):
         return None
+
+
+def remember_fallback(name: str, says: str | None) -> None:
+    """Have every status say what transport was put up with; None: it is the one that was asked for.
+
+    While `up` or `down` is at work nothing is remembered: the service is another one then.
+    """
+    paths = ServicePaths.of(name)
+    with contextlib.suppress(StartError), exclusive(paths):
+        state = load(paths)
+        if state is not None and state.fallback != says:
+            save(paths, state.model_copy(update={"fallback": says}))
 
 
 def known_names() -> list[str]:

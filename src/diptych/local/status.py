@@ -31,7 +31,11 @@ class PhaseStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """One service. `blocker` is the first thing that keeps it from being ready, in words."""
+    """One service.
+
+    `blocker` is the first thing that keeps it from being ready, in words; `fallback` what carries the KV cache instead
+    of what was asked for, where that is allowed.
+    """
 
     state: ServiceState
     api_key_file: str | None
@@ -40,6 +44,7 @@ class Status:
     phases: dict[str, PhaseStatus] = field(default_factory=dict)
     memory_bytes: int = 0
     processes: int = 0
+    fallback: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The stable shape that `docs/json.md` describes."""
@@ -54,6 +59,7 @@ class Status:
             "document": self.state.document,
             "ready": self.ready,
             "blocker": self.blocker,
+            "fallback": self.fallback,
             "started_at": self.state.started_at,
             "memory_bytes": self.memory_bytes,
             "processes": self.processes,
@@ -74,8 +80,11 @@ def _phase_json(phase: PhaseStatus, model: str) -> dict[str, Any]:
     }
 
 
-def endpoint_of(name: str) -> Endpoint:
+def endpoint_of(name: str, *, admin: bool = False) -> Endpoint:
     """The endpoint of a service that is up.
+
+    Args:
+        admin: with the admin key of Diptych's own commands, else with the clients' key.
 
     Raises:
         NotUpError: there is none of that name here.
@@ -84,7 +93,7 @@ def endpoint_of(name: str) -> Endpoint:
     state = load(paths)
     if state is None:
         raise NotUpError(f"No service called {name!r} is up on this machine.", "`diptych up` starts one.")
-    return Endpoint(state.url, _api_key_file(paths), state.model)
+    return Endpoint(state.url, paths.admin_key if admin else _api_key_file(paths), state.model)
 
 
 def _api_key_file(paths: ServicePaths) -> Path:
@@ -103,9 +112,12 @@ def look(name: str) -> Status | None:
     mark = state.mark
     processes = marked(mark)
     endpoint = Endpoint(state.url, paths.admin_key, state.model)
-    told = (fetch_status(endpoint) or {}).get("phases", {}) if processes else {}
+    answer = (fetch_status(endpoint) or {}) if processes else {}
+    told, readiness = answer.get("phases", {}), answer.get("readiness") or {}
     phases = {phase: _phase(phase, told.get(phase, []), processes) for phase in _PHASES[state.topology]}
     blocker = _blocker(state, phases, bool(told), is_alive(state.keeper_pid, mark))
+    if blocker is None and readiness.get("state") == "contradicted":
+        blocker = f"{readiness.get('why')} `diptych verify` shows the evidence."
     return Status(
         state=state,
         api_key_file=str(_api_key_file(paths)),
@@ -114,6 +126,7 @@ def look(name: str) -> Status | None:
         phases=phases,
         memory_bytes=sum(process.rss_bytes for process in processes),
         processes=len(processes),
+        fallback=(readiness.get("transport") or {}).get("fallback") or state.fallback,
     )
 
 

@@ -6,11 +6,15 @@ from diptych.catalog.instances import GIB, MIB
 from diptych.render import names, staging
 from diptych.render.engine import engine_settings
 from diptych.render.image import container_image, pull_secrets
+from diptych.render.ingress import pod_environment
 from diptych.render.inputs import Facts
 from diptych.render.layout import PodSize, WorkerGroup, zone_of
 from diptych.render.objects import quantity, variables
 from diptych.render.serve import drain_s
 from diptych.spec import Document
+
+_NODE_NAME_ENV, _ZONE_ENV = "DIPTYCH_NODE_NAME", "DIPTYCH_ZONE"
+"""What `diptych.serving.surroundings` reads: two replicas on one node, or in two zones, are no split over EFA."""
 
 METRICS_PORT = 8080
 GCS_PORT = 6379
@@ -62,6 +66,7 @@ def head_pod(document: Document) -> dict[str, Any]:
     # A dead head ends the cluster: there is nothing to drain for.
     environment = {
         "PYTHONPATH": names.CODE_FILE,
+        **pod_environment(document),
         **_QUIET,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
@@ -155,12 +160,16 @@ def _worker(document: Document, facts: Facts, group: WorkerGroup) -> dict[str, A
 
 def _worker_environment(document: Document, facts: Facts, group: WorkerGroup) -> list[dict[str, Any]]:
     address = {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    more = dict(engine_settings(document, group.phase, facts).pod_environment)
+    node = {"name": _NODE_NAME_ENV, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    more = pod_environment(document) | dict(engine_settings(document, group.phase, facts).pod_environment)
     if staging.is_local(document):
         more["HF_HUB_OFFLINE"] = "1"
     more["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = str(_ray_drain_s(document, group))
+    zone = zone_of(document, group.nodes, facts)
+    if zone:
+        more[_ZONE_ENV] = zone
     token = [] if staging.is_local(document) else staging.token(document)
-    return [*variables({"PYTHONPATH": names.CODE_FILE}), address, *variables(more | _QUIET), *token]
+    return [*variables({"PYTHONPATH": names.CODE_FILE}), address, node, *variables(more | _QUIET), *token]
 
 
 def _ray_drain_s(document: Document, group: WorkerGroup) -> int:

@@ -9,6 +9,7 @@ from diptych.render import names, staging
 from diptych.render.engine import SCHEDULING_POLICY, engine_settings, kv_backend, kv_transfer_config
 from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, group_name, worker_groups
+from diptych.render.transport import transport
 from diptych.spec import Document, Phase
 
 APPLICATION = "diptych"
@@ -115,6 +116,9 @@ def _application(
     orchestrator = document.orchestrator.written(split=document.topology == "split")
     if orchestrator:
         args["orchestrator"] = orchestrator
+    asked = transport(document)
+    if asked:
+        args["transport"] = asked
     return {"name": APPLICATION, "import_path": IMPORT_PATH, "route_prefix": "/", "args": args}
 
 

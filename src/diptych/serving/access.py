@@ -8,6 +8,7 @@ client gives up; None: never).
 import ipaddress
 import json
 import logging
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
@@ -39,6 +40,11 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
 _TIMEOUT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(ms|s)?")
 
 
+def behind_haproxy() -> bool:
+    """Whether Serve has HAProxy before its replicas: to them every client then has HAProxy's address."""
+    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+
+
 def error_body(message: str, kind: str, code: int, param: str | None = None) -> dict[str, Any]:
     """An error as OpenAI's API words it."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
@@ -53,14 +59,18 @@ class AccessMiddleware:
 
     Args:
         api_key_file: the file or files with the keys, as `ApiKeys` reads them. None is `open`, since there is no key.
-        open: clients on this machine (a loopback address) need no key, but for admin routes.
+        open: clients on this machine (a loopback address) need no key, but for admin routes. Behind HAProxy, which
+            hides where clients are, it has no effect.
     """
 
     def __init__(self, app: App, *, api_key_file: str | list[str] | None, open: bool = False) -> None:
         self._app = app
         self._keys = ApiKeys(api_key_file or [])
-        self._is_open = open or not api_key_file
-        if not api_key_file:
+        asks_none = open or not api_key_file
+        self._is_open = asks_none and not behind_haproxy()
+        if asks_none and not self._is_open:
+            logger.error("HAProxy hides where clients are: all of them need a key (access.api_key_file).")
+        elif not api_key_file:
             told = "The endpoint has no keys (access.api_key_file): only clients on this machine are served."
             logger.warning(told)
 

@@ -12,6 +12,8 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application
 from ray.serve.llm import LLMConfig
 
+from diptych.serving.access import behind_haproxy
+from diptych.serving.asked import transport_of
 from diptych.serving.generation import settings_digest
 from diptych.serving.ray_llm import PDServingArgs, build_llm_deployment
 from diptych.serving.servers import (
@@ -27,11 +29,7 @@ from diptych.serving.settings import settings_of
 # A dead engine is noticed within HEALTH_CHECK_PERIOD_S and its replica replaced after three failed checks.
 HEALTH_CHECK_PERIOD_S = 4.0
 HEALTH_CHECK_TIMEOUT_S = 10.0
-_ROUTED = {
-    "request_router_config": RequestRouterConfig(
-        request_router_class="diptych.serving.router:ChosenReplicaRouter"
-    )
-}
+_ROUTERS = "diptych.serving.router"
 
 
 def build_app(args: dict[str, Any]) -> Application:
@@ -39,27 +37,54 @@ def build_app(args: dict[str, Any]) -> Application:
 
     Args:
         args: `prefill_config` and `decode_config` as for Ray's builder, or `llm_config`; and optionally `access`
-            (who may: `access.AccessMiddleware`'s arguments) and `orchestrator` (`settings.Settings`).
+            (who may: `access.AccessMiddleware`'s arguments), `orchestrator` (`settings.Settings`) and `transport`
+            (what is asked of the KV transfer: `asked.transport_of`).
 
     Raises:
         pydantic.ValidationError: the configurations do not fit each other or Ray's schema.
-        ValueError: `orchestrator` has a name or value that there is none of.
+        ValueError: `orchestrator` or `transport` has a name or value that there is none of.
     """
     own = dict(args)
     facing: dict[str, Any] = {name: own.pop(name, None) or {} for name in ("access", "orchestrator")}
     settings_of(facing["orchestrator"])
+    transport = transport_of(own.pop("transport", None))
     digest = settings_digest(own)
     facing["digest"] = digest
     if "llm_config" in own:
         whole = LLMConfig.model_validate(own["llm_config"])
         server = _server(whole, AggregatedServer, DataParallelAggregatedServer)
-        return _deploy(whole, "Aggregated:", serve.ingress()(server), facing)
+        return _deploy(whole, "Aggregated:", serve.ingress()(server), facing, _facing_router(whole))
     config = PDServingArgs.model_validate(own)
     server = _server(config.prefill_config, PrefillServer, DataParallelPrefillServer)
-    prefill = _deploy(config.prefill_config, "Prefill:", server, {"digest": digest}, _ROUTED)
+    router = _routed("ChosenReplicaRouter")
+    prefill = _deploy(config.prefill_config, "Prefill:", server, {"digest": digest}, router)
     server = _server(config.decode_config, DecodeServer, DataParallelDecodeServer)
-    bound = facing | {"prefill_server": prefill}
-    return _deploy(config.decode_config, "Decode:", serve.ingress()(server), bound)
+    bound = facing | {"prefill_server": prefill, "transport": transport}
+    bound["gated"] = _least_replicas(config.prefill_config) > 0  # nobody would start one
+    router = _facing_router(config.decode_config)
+    return _deploy(config.decode_config, "Decode:", serve.ingress()(server), bound, router)
+
+
+def _routed(name: str) -> dict[str, Any]:
+    return {"request_router_config": RequestRouterConfig(request_router_class=f"{_ROUTERS}:{name}")}
+
+
+def _facing_router(config: LLMConfig) -> dict[str, Any]:
+    """The router of what faces clients, unless the user chose one, or replicas start only when a request waits.
+
+    HAProxy chooses among them itself, and Serve refuses a router of theirs beside it.
+    """
+    if behind_haproxy():
+        return {}
+    is_chosen = "request_router_config" in config.deployment_config
+    return {} if is_chosen or not _least_replicas(config) else _routed("FacingRouter")
+
+
+def _least_replicas(config: LLMConfig) -> int:
+    """How many there are at least; 0: none before a request waits."""
+    scales = config.deployment_config.get("autoscaling_config")
+    least: int = scales.get("min_replicas", 1) if isinstance(scales, Mapping) else 1
+    return least
 
 
 def _server(config: Any, alone: type, data_parallel: type) -> type:
@@ -71,12 +96,12 @@ def _deploy(
     prefix: str,
     cls: Any,
     bound: dict[str, Any],
-    more: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any],
 ) -> Application:
     options = {
         "health_check_period_s": HEALTH_CHECK_PERIOD_S,
         "health_check_timeout_s": HEALTH_CHECK_TIMEOUT_S,
-        **(more or {}),
+        **more,
     }
     return build_llm_deployment(
         config, name_prefix=prefix, bind_kwargs=bound, deployment_cls=cls, override_serve_options=options

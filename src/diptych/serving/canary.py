@@ -1,4 +1,4 @@
-"""Prompts of our own: they measure what prefill costs here, and try pairs of replicas that carried nothing lately."""
+"""Prompts of our own: they measure what prefill costs here, and try pairs of replicas (`proof` says when)."""
 
 import asyncio
 import logging
@@ -15,7 +15,6 @@ from diptych.serving.record import Record, current
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 2.0
 _SIZES = (16, 64, 256, 1024, 4096)
 _LONG_ENOUGH_S = 0.05
 _LOWEST_TOKEN, _MOST_TOKENS = 100, 1000
@@ -42,27 +41,24 @@ class Canary:
             if count and (seconds is None or seconds > _LONG_ENOUGH_S):
                 return
 
-    async def watch(self) -> None:
-        """Try pairs for ever, each when it carried nothing for the period; at the start at once."""
-        while self._period_s:
-            for peer in self._runner.peers.ready:
-                if self._is_due(peer):
-                    await self.attempt(peer.name)
-            await asyncio.sleep(_LOOK_EVERY_S)
-
-    def _is_due(self, peer: Peer) -> bool:
+    def carried_nothing(self, peer: Peer) -> bool:
+        """Whether a pair had no KV transfer for the period, or none yet."""
         last = max(peer.transferred_at or 0.0, peer.transfer_failed_at or 0.0)
-        return not peer.is_aside() and (not last or time.monotonic() - last > self._period_s)
+        return not last or time.monotonic() - last > self._period_s
 
-    async def attempt(self, name: str) -> dict[str, Any]:
+    async def attempt(self, name: str, size: int | None = None) -> dict[str, Any]:
         """One prompt through one prefill replica, and what became of it.
+
+        Args:
+            name: of the replica.
+            size: tokens of the prompt; None: one more than a block.
 
         Returns:
             The record's JSON, with `prompt_tokens`, `ok` (its KV cache crossed) and `error`.
         """
         record, error = Record(prefill_wish="remote", only_peer=name), None
         try:
-            await asyncio.create_task(self._through(record))
+            await asyncio.create_task(self._through(record, size or self._runner.block_tokens + 1))
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
         told = record.to_json()
@@ -72,9 +68,8 @@ class Canary:
         tokens = next((leg.prompt_tokens for leg in record.legs), None)
         return told | {"prefill_replica": name, "prompt_tokens": tokens, "ok": crossed, "error": error}
 
-    async def _through(self, record: Record) -> None:
+    async def _through(self, record: Record, size: int) -> None:
         current.set(record)  # this task's own
-        size = self._runner.block_tokens + 1
         await _asked(self._runner, size, f"canary-{record.id}")
 
 

@@ -23,7 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnec
 from diptych.serving.progress import wait_instead_of_spinning
 from diptych.serving.transfers import ledger
 
-_PER_REQUEST, _BEGUN, _FAILED = "per_request", "begun_requests", "failed_requests"
+_PER_REQUEST, _BEGUN, _DONE, _FAILED = "per_request", "begun_requests", "done_requests", "failed_requests"
 _COLUMNS = ("bytes_transferred", "transfer_duration", "post_duration", "num_descriptors")
 
 
@@ -31,16 +31,16 @@ class TransferStats(NixlKVConnectorStats):
     """NIXL's statistics plus what belongs to whom.
 
     Rows `[request_id, bytes, seconds, post seconds, descriptors]`, one per transfer, and the ids of the requests
-    whose fetch began or failed.
+    whose fetch began, is done or failed, once for each worker.
     """
 
     def reset(self) -> None:
         super().reset()
-        for ours in (_PER_REQUEST, _BEGUN, _FAILED):
+        for ours in (_PER_REQUEST, _BEGUN, _DONE, _FAILED):
             self.data[ours] = []
 
     def is_empty(self) -> bool:
-        return super().is_empty() and not self.data[_BEGUN] and not self.data[_FAILED]
+        return super().is_empty() and not any(self.data[ours] for ours in (_BEGUN, _DONE, _FAILED))
 
     def attribute(self, request_id: str, first: int) -> None:
         """Give the transfers recorded since index `first` to a request."""
@@ -73,7 +73,11 @@ class RecordingWorker(NixlPullConnectorWorker):
         self.xfer_stats = TransferStats()
 
     def start_load_kv(self, metadata: Any) -> None:
-        self.xfer_stats.data[_BEGUN].extend(metadata.reqs_to_recv)
+        # With all of its blocks in decode's prefix cache a request has nothing to fetch, and only frees prefill's.
+        begun = (
+            request_id for request_id, meta in metadata.reqs_to_recv.items() if any(meta.local_block_ids)
+        )
+        self.xfer_stats.data[_BEGUN].extend(begun)
         super().start_load_kv(metadata)
 
     def _handle_failed_transfer(self, req_id: str, handle: int | None) -> None:
@@ -91,6 +95,7 @@ class RecordingWorker(NixlPullConnectorWorker):
                 transfers[request_id] = own[request_id]
             else:
                 del transfers[request_id]
+        self.xfer_stats.data[_DONE].extend(done)
         return done
 
 
@@ -105,6 +110,8 @@ class LedgerMetrics(NixlPromMetrics):
         if self._counter_cls is Counter:
             for request_id in transfer_stats_data.get(_BEGUN, ()):
                 ledger.begin(request_id)
+            for request_id in transfer_stats_data.get(_DONE, ()):
+                ledger.end(request_id)
             for request_id in transfer_stats_data.get(_FAILED, ()):
                 ledger.fail(request_id)
             for request_id, size, seconds, post_seconds, descriptors in transfer_stats_data.get(

@@ -4,13 +4,16 @@ Each cost is a straight line over tokens, a fixed part and a part per token, fit
 least squares in which older ones count less and less.
 """
 
+import time
 from dataclasses import dataclass, field
+from math import inf
 
 _FADES = 0.95
 """How much a measurement still counts when the next one has come."""
 _MOST_TIMES = 4.0
 """How many times what was expected a measurement may count for: one stall is no new price."""
 _TRUSTED_FROM = 3
+_STALE_AFTER_S = 10.0
 _LONGEST_BREAK_EVEN = 1 << 20
 
 
@@ -18,6 +21,7 @@ _LONGEST_BREAK_EVEN = 1 << 20
 class Line:
     """Seconds over tokens; unknown before the first measurement."""
 
+    measured_at: float = -inf
     _count: int = 0
     _weight: float = 0.0
     _x: float = 0.0
@@ -32,6 +36,7 @@ class Line:
         expected = self.at(tokens)
         if expected and self._count >= _TRUSTED_FROM:
             seconds = min(seconds, _MOST_TIMES * expected)
+        self.measured_at = time.monotonic()
         self._count += 1
         for name, value in (
             ("_weight", 1.0),
@@ -48,6 +53,10 @@ class Line:
             return None
         fixed, each = self._parts()
         return fixed + each * tokens
+
+    def is_stale(self, now: float | None = None) -> bool:
+        """Whether it was not measured lately."""
+        return (time.monotonic() if now is None else now) - self.measured_at > _STALE_AFTER_S
 
     def _parts(self) -> tuple[float, float]:
         """Seconds in any case, and per token; neither is below zero. Sizes that hardly differ tell no fixed part."""

@@ -27,6 +27,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from diptych.serving.admission import Room
 from diptych.serving.ray_llm import CallbackBase, VLLMEngine
+from diptych.serving.signals import extension
 
 CORES_ENV = "DIPTYCH_CORES"
 VLLM_LEASE_S = 30
@@ -140,6 +141,9 @@ class Engine(VLLMEngine):
         if config.kv_transfer_config is not None:
             # A replacement takes its predecessor's port and so its id: decode would go on reading from the dead one.
             config.kv_transfer_config.engine_id += f"-{uuid.uuid4().hex[:8]}"
+            config.parallel_config.worker_extension_cls = extension(
+                config.parallel_config.worker_extension_cls
+            )
         return engine_args, frontend_args, config
 
     def _start_async_llm_engine(self, engine_args: Any, config: Any, *args: Any) -> Any:

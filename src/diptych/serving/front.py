@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from diptych.serving.access import AccessMiddleware, error_body
 from diptych.serving.report import RETRY_AFTER_S, ReportMiddleware, unavailable
 from diptych.serving.routes import ENGINE_ROUTES
+from diptych.serving.writes import SteadyWrites
 
 # Of the engine's own routes these stay: what its clients use. The others steer the engine, or split a request
 # between front end and engine in ways that only another program would.
@@ -44,6 +47,13 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
         works = bool(tried) and all(one["ok"] for one in tried)
         return JSONResponse({"ok": works, "pairs": tried}, status_code=200 if works else 503)
 
+    @app.post("/diptych/v1/probe")
+    async def probe(request: Request) -> Response:
+        try:
+            return JSONResponse(await server.probe(await request.body()))
+        except ValueError as error:
+            return JSONResponse(error_body(str(error), "invalid_request_error", 400), status_code=400)
+
     @app.get("/diptych/v1/status")
     async def status() -> Response:
         readiness = server.readiness().to_json()
@@ -56,6 +66,9 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
         return JSONResponse(content, status_code=error.status_code, headers=error.headers)
 
     app.middleware_stack = None  # vLLM has built it already; Starlette builds it again with ours on top
+    app.user_middleware.append(
+        Middleware(SteadyWrites)
+    )  # innermost: what is joined passes all others but once
     app.add_middleware(ReportMiddleware, server=server)
     app.add_middleware(AccessMiddleware, **{"api_key_file": None, **access})
     return app

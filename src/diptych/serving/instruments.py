@@ -69,6 +69,12 @@ class Instrument:
         for write in writes:
             write(value)
 
+    def keep(self, wanted: Callable[[tuple[str, ...]], bool]) -> None:
+        """Forget the series whose labels are not wanted; Ray forgets what it is not told by itself."""
+        for labels in [labels for labels in self._series if not wanted(labels)]:
+            del self._series[labels]
+            self._own.remove(*labels)
+
     def _writes(self, labels: tuple[str, ...]) -> tuple[Write, ...]:
         series = self._own.labels(*labels) if labels else self._own
         writes: list[Write] = [getattr(series, _VERBS[self._metric.kind])]

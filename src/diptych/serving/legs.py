@@ -62,6 +62,16 @@ def prompt_tokens(prompt: Any) -> list[int] | None:
     return tokens if isinstance(tokens, list) and tokens else None
 
 
+def prompt_length(prompt: Any) -> int:
+    """How many tokens a prompt has, with those that stand for an image; 0 where it does not tell.
+
+    >>> prompt_length({"type": "multimodal", "prompt_token_ids": [1, 2, 3]}), prompt_length({"prompt_embeds": ...})
+    (3, 0)
+    """
+    tokens = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
+    return len(tokens or ())
+
+
 def prefill_prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
     """What of a prompt goes to prefill: its tokens, not its text."""
     return {name: prompt[name] for name in _PROMPT_FIELDS if name in prompt}

@@ -1,10 +1,11 @@
 """What a replica counts and measures, declared in one table, and the few calls that fill it.
 
 docs/metrics.md tells of each, with what to do when it moves. Every label has a bounded set of values: routes are
-those of `routes`, paths those of `record.PATHS`.
+those of `routes`, paths those of `record.PATHS`, prefill replicas those that are there.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -50,6 +51,10 @@ METRICS = (
     Metric("break_even_tokens", "gauge", "Uncached tokens below which prefill here costs less."),
     Metric("degraded", "gauge", "1 while prefill is lost and decode serves alone."),
     Metric("last_kv_transfer_age_seconds", "gauge", "Since a KV transfer last worked."),
+    Metric("proof_ok", "gauge", "1 while a proof of a pair holds.", ("proof", "prefill_replica")),
+    Metric("proof_age_seconds", "gauge", "Since a pair was last proven.", ("prefill_replica",)),
+    Metric("transport_contradicted", "gauge", "1 while a transport contradicts what was asked for."),
+    Metric("transport_fallback", "gauge", "1 while another transport is in use, and may be."),
     Metric("prefill_engine_tokens_total", "counter", "Prompt tokens on this prefill replica.", ("source",)),
     Metric("prefill_engine_queue_seconds", "histogram", "In this prefill engine's queue.", (), _QUEUES),
     Metric("prefill_engine_compute_seconds", "histogram", "This engine's computing a prompt.", (), _STEPS),
@@ -127,6 +132,27 @@ def set_gauges(now: Gauges) -> None:
     _put("break_even_tokens", _known(now.break_even_tokens))
     _put("degraded", int(now.degraded))
     _put("last_kv_transfer_age_seconds", _known(now.last_kv_transfer_age_s))
+
+
+def set_proofs(
+    pairs: Mapping[str, tuple[bool, bool, float | None]], *, contradicted: bool, fallback: bool
+) -> None:
+    """Show what is proven of this replica's pairs, about once a second; those not named are forgotten.
+
+    Args:
+        pairs: by prefill replica, whether its transport is what was asked for, whether KV transfers arrive, and the
+            seconds since both last held (None: never).
+        contradicted: whether this replica is not ready for its transport.
+        fallback: whether another transport is in use, and may be.
+    """
+    for name in ("proof_ok", "proof_age_seconds"):
+        _instruments()[name].keep(lambda labels: labels[-1] in pairs)
+    for name, (transport, kv_transfer, age_s) in pairs.items():
+        _put("proof_ok", int(transport), "transport", name)
+        _put("proof_ok", int(kv_transfer), "kv_transfer", name)
+        _put("proof_age_seconds", _known(age_s), name)
+    _put("transport_contradicted", int(contradicted))
+    _put("transport_fallback", int(fallback))
 
 
 def prefill_done(

@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from diptych.serving import metrics
-from diptych.serving.admission import UNAVAILABLE, Bound, Room, retry_after
+from diptych.serving.admission import Bound, Room
+from diptych.serving.burden import Burden
 from diptych.serving.costs import Costs
 from diptych.serving.inside import has_begun
 from diptych.serving.legs import decode_prompt, prompt_tokens, why_whole
@@ -24,7 +25,7 @@ from diptych.serving.peers import Peer, Peers
 from diptych.serving.placement import REMOTE, Placement, Share, Situation
 from diptych.serving.prefilling import Prefilling
 from diptych.serving.prefix import GUESS_BLOCK, CacheFollower, chain
-from diptych.serving.record import Leg, Record, Refusal, Refused
+from diptych.serving.record import Leg, Record, Refused
 from diptych.serving.settings import Settings
 from diptych.serving.transfers import ledger
 from diptych.serving.whole import Outputs, Whole
@@ -65,7 +66,7 @@ class Orchestrator(Whole):
         self.share = Share(self.settings.local_prefill_share)
         self._prefill_bound = Bound("prefill", self.settings.queues.prefill)
         self._placement = Placement(self.settings, self.costs, self.share)
-        self._cached = cached or CacheFollower()
+        self._burden = Burden(self.settings, self.costs, self.share, cached or CacheFollower(), self.inside)
         self._own_salt = own_salt
         self._prefilling = Prefilling(client, prefill_handle, peers, self.costs, self.settings)
 
@@ -94,13 +95,14 @@ class Orchestrator(Whole):
     ) -> dict[str, Any] | None:
         """Where the prompt's KV cache lies; None when it is to be computed here."""
         leg.path, leg.why = REMOTE, why_whole(prompt, params, request_id, more.get("lora_request"))
+        leg.uncached_here = self._burden.uncached_tokens(prompt, params, more.get("lora_request"))
         if leg.why:
             leg.path = "local-whole"
             return None
         tokens = prompt_tokens(prompt) or []
         hashes = list(chain(tokens, GUESS_BLOCK))
         peer = self._peer(tokens, hashes, record)
-        leg.path, leg.why = self._placement.decide(self._situation(prompt, tokens, peer), record.prefill_wish)
+        leg.path, leg.why = self._placement.decide(self._situation(leg, peer), record.prefill_wish)
         if leg.path != REMOTE:
             return None
         if peer is None:
@@ -118,12 +120,9 @@ class Orchestrator(Whole):
             return self.peers.get(record.only_peer)
         return self.peers.best(len(tokens), hashes, self.costs.prefill)
 
-    def _situation(self, prompt: Any, tokens: list[int], peer: Peer | None) -> Situation:
-        cached = 0 if prompt.get("cache_salt") else self._cached.cached_tokens(tokens)
+    def _situation(self, leg: Leg, peer: Peer | None) -> Situation:
         queue_s = peer.queue_s(self.costs.prefill) if peer else None
-        # The last token is always computed: its output is the answer's first.
-        uncached = max(1, len(tokens) - cached)
-        return Situation(len(tokens), uncached, len(self.inside), queue_s)
+        return Situation(leg.prompt_tokens or 1, leg.uncached_here or 1, len(self.inside), queue_s)
 
     def _run_here(self, leg: Leg, path: str, why: str) -> None:
         """Have a prompt computed here that should have been elsewhere, while that is within bounds.
@@ -132,14 +131,9 @@ class Orchestrator(Whole):
             Refused: it is not.
         """
         leg.path, leg.why = path, why
-        own_s = self.costs.here.at(leg.prompt_tokens or 1) or 0.0
-        backlog_s = self.inside.backlog_s
-        if backlog_s and backlog_s + own_s > self.settings.recovery_backlog_s:
-            message = (
-                f"{why[0].upper()}{why[1:]}, and decode has {backlog_s:.0f} s of prefill of its own to do. "
-                "Come back later."
-            )
-            raise Refused(Refusal(503, message, UNAVAILABLE, retry_after(backlog_s)))
+        refusal = self._burden.refusal(leg, why)
+        if refusal:
+            raise Refused(refusal)
 
     def _has_no_room(self, leg: Leg, peer: Peer) -> bool:
         """Whether prefill's queue is full, and the prompt is better computed here.
@@ -147,14 +141,12 @@ class Orchestrator(Whole):
         Raises:
             Refused: it is full, and decode has no time for it either.
         """
-        tokens = leg.prompt_tokens or 1
         queue_s = peer.queue_s(self.costs.prefill)
         self._prefill_bound.kv_cache_tokens = self.peers.kv_cache_tokens
-        refusal = self._prefill_bound.refusal(self._prefilling.waiting, tokens, queue_s)
+        refusal = self._prefill_bound.refusal(self._prefilling.waiting, leg.prompt_tokens or 1, queue_s)
         if refusal is None:
             return False
-        own_s = self.costs.here.at(tokens)
-        if self.settings.prefill != "auto" or own_s is None or not self.share.has_room(own_s):
+        if not self._burden.has_room(leg):
             raise Refused(refusal)
         leg.path, leg.why = "local-busy", "prefill's queue is full"
         return True
@@ -163,8 +155,7 @@ class Orchestrator(Whole):
         self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
     ) -> Outputs:
         """Outputs of a prompt that this replica's engine computes; its time is counted and learned from."""
-        leg.here_s = self.costs.here.at(leg.prompt_tokens or 1) or 0.0
-        self.share.add(leg.here_s)
+        leg.here_s = self._burden.take(leg)
         outputs = self._decoded(prompt, params, request_id, leg, more)
         begun = False
         async with contextlib.aclosing(outputs):
@@ -181,6 +172,10 @@ class Orchestrator(Whole):
             computed = len(output.prompt_token_ids or ()) - (output.num_cached_tokens or 0)
             self.costs.here.add(computed, seconds)
         return seconds
+
+    def _waiting(self) -> list[int]:
+        """As for `Whole`; a prompt that prefill computes waits for its first token, too."""
+        return super()._waiting() + self._prefilling.waiting
 
     def gauges(self, degraded: bool) -> metrics.Gauges:
         """What waits, and what the placement knows, as of now."""
@@ -262,6 +257,7 @@ class Orchestrator(Whole):
         if self._own_salt or any(each.finish_reason == "error" for each in output.outputs):
             raise KVTransferError("a part of it did not arrive")
         leg.path, leg.why = "recovered", "the KV transfer failed"  # the engine has computed it by itself
+        self._burden.take(leg)
         leg.cached_tokens = None
         return output
 
@@ -283,7 +279,7 @@ class Orchestrator(Whole):
     def _left_s(self, request_id: str, leg: Leg, deadline_s: float) -> float | None:
         """How much longer to wait for the KV transfer; None: for as long as it takes, it is done."""
         entry = ledger.look(leg.id)
-        if entry.transfer or entry.failed or has_begun(self._client, request_id):
+        if entry.is_over or has_begun(self._client, request_id):
             return None
         if entry.began_at is None:
             return deadline_s

@@ -21,7 +21,7 @@ class Peer:
         name: its name in Serve.
         generation: of the configuration and code it runs.
         ready: whether its engine was well when it was last heard of.
-        told_tokens: tokens of prompts that all decode replicas together had waiting there when it last told.
+        told_tokens: tokens that it had to compute for all decode replicas together when it last told.
         kv_cache_tokens: what its engine's KV cache holds; None: unknown.
         beginnings: of prompts that it has computed for us.
         transferred_at: when a KV transfer from it last worked, on `time.monotonic`'s clock; None: never yet.
@@ -44,7 +44,7 @@ class Peer:
 
     @property
     def own_tokens(self) -> int:
-        """Tokens of our prompts that wait there."""
+        """Tokens to be computed there for our prompts."""
         return sum(tokens for tokens, _ in self._own.values())
 
     def queue_s(self, cost: Line, now: float | None = None) -> float:
@@ -78,8 +78,10 @@ class Peer:
                 timeout.reschedule(asyncio.get_running_loop().time())
 
     def failed(self, now: float | None = None) -> None:
-        """Put it aside, longer each time."""
+        """Put it aside, longer each time; what fails while it is aside is the same trouble."""
         now = time.monotonic() if now is None else now
+        if self.is_aside(now):
+            return
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._failures)
         self._failures += 1
         self._aside_until = now + pause_s
@@ -122,20 +124,17 @@ class Peers:
         for name, one in told.items():
             peer = self._peers.setdefault(name, Peer(name, one.get("generation", "")))
             peer.generation = one.get("generation", "")
-            self._set_ready(peer, bool(one["ready"]) and not one.get("draining"))
+            # One that drains gets no more, and finishes what it has.
+            peer.ready = bool(one["ready"]) and not one.get("draining")
+            if not one["ready"]:
+                peer.lost()
             peer.kv_cache_tokens = one.get("kv_cache_tokens")
             peer.told(int(one.get("waiting_tokens", 0)))
         for name, peer in list(self._peers.items()):
             if name not in told:
-                self._set_ready(peer, False)
+                peer.lost()
                 if not peer.own_tokens:
                     del self._peers[name]
-
-    @staticmethod
-    def _set_ready(peer: Peer, ready: bool) -> None:
-        if peer.ready and not ready:
-            peer.lost()
-        peer.ready = ready
 
     def transferred(self, peer: Peer) -> None:
         """Note that a KV transfer worked."""

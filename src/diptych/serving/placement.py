@@ -8,6 +8,9 @@ the time it takes. Which costs less is a matter of measured times, never of a co
     elsewhere  seconds of the way + seconds that prefill's queue takes
 
 What costs less here than the way alone is short; what costs less here only because prefill has a queue, busy.
+
+What is never done is never measured: while nothing runs here, a prompt that seems somewhat too long is computed here
+from time to time, lest a price from a busy moment stays for ever. The way has the canary for that.
 """
 
 import time
@@ -18,6 +21,8 @@ from diptych.serving.costs import Costs
 from diptych.serving.settings import Settings
 
 SHARE_WINDOW_S = 10.0
+_WORTH_A_TRY = 4.0
+"""How many times the way's price a prompt may cost here that is computed here to learn it."""
 REMOTE, SHORT, BUSY, WHOLE = "remote", "local-short", "local-busy", "local-whole"
 
 
@@ -102,4 +107,6 @@ class Placement:
             return SHORT, "the way to prefill would cost more than prefill here"
         if cost_s < way_s + (situation.queue_s or 0.0):
             return BUSY, "prefill's queue would cost more than prefill here"
+        if not situation.running and here_s < _WORTH_A_TRY * way_s and self.costs.here.is_stale():
+            return SHORT, "prefill here was not measured lately"
         return REMOTE, None

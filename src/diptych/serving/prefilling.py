@@ -7,6 +7,9 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from ray.exceptions import TaskCancelledError
+from ray.serve.exceptions import RequestCancelledError
+
 from diptych.serving import tracing
 from diptych.serving.costs import Costs
 from diptych.serving.legs import prefill_prompt
@@ -21,6 +24,8 @@ logger = logging.getLogger(__name__)
 MOST_ATTEMPTS = 2
 _EXPECTED_TIMES = 4
 _UNKNOWN_COST_S = 300.0
+_CANCELLED = (asyncio.CancelledError, RequestCancelledError, TaskCancelledError)
+"""When a client leaves Serve cancels what was asked of others for it, often before the request itself."""
 
 
 class Prefilling:
@@ -101,6 +106,7 @@ class Prefilling:
         self, peer: Peer, asked: dict[str, Any], leg: Leg, hashes: list[int]
     ) -> dict[str, Any] | None:
         computed = max(1, (leg.prompt_tokens or 1) - peer.beginnings.tokens(hashes))
+        asked["uncached_tokens"] = computed
         deadline_s = self._deadline_s(peer, computed)
         started = time.perf_counter()
         response = self._handle.prefill.remote(asked)
@@ -112,7 +118,9 @@ class Prefilling:
             self._call_off(response, leg)
             if isinstance(error, asyncio.CancelledError) and _are_we_cancelled():
                 raise
-            self._failed(peer, leg, f"{type(error).__name__}: {error}")
+            self._failed(
+                peer, leg, f"{type(error).__name__}: {error}", blamed=not isinstance(error, _CANCELLED)
+            )
             return None
         finally:
             peer.ended(leg.id)
@@ -144,9 +152,10 @@ class Prefilling:
         did.beginnings.add(hashes)
         did.told(int(answer.get("waiting_tokens", 0)))
 
-    def _failed(self, peer: Peer, leg: Leg, why: str) -> None:
+    def _failed(self, peer: Peer, leg: Leg, why: str, *, blamed: bool = True) -> None:
         logger.warning("Prefill of %s failed on %s: %s", leg.id, peer.name, why)
-        peer.failed()
+        if blamed:
+            peer.failed()
 
     def _call_off(self, response: Any, leg: Leg) -> None:
         """Cancel a prefill that nobody waits for any more; if it is done all the same, free its KV cache."""

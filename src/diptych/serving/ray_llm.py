@@ -10,6 +10,7 @@ import uuid
 from typing import Any
 
 import ray
+from ray.experimental import internal_kv
 from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.llm._internal.serve.core.configs.openai_api_models import ChatCompletionRequest
 from ray.llm._internal.serve.core.server.builder import build_llm_deployment
@@ -24,7 +25,8 @@ from ray.llm._internal.serve.serving_patterns.prefill_decode.pd_server import (
     PDOrchestratorMixin,
     PDPrefillServer,
 )
-from ray.serve._private.common import RequestMetadata
+from ray.serve._private.common import ReplicaID, RequestMetadata
+from ray.serve._private.request_router import PowerOfTwoChoicesRequestRouter
 
 __all__ = [
     "CallbackBase",
@@ -37,14 +39,25 @@ __all__ = [
     "PDOrchestratorMixin",
     "PDPrefillServer",
     "PDServingArgs",
+    "PowerOfTwoChoicesRequestRouter",
     "VLLMEngine",
     "build_llm_deployment",
     "call_every_replica",
+    "remember",
+    "remembers",
 ]
 
+_NAMESPACE = b"diptych"
 
-def call_every_replica(handle: Any, method: str) -> list[Any]:
+
+def call_every_replica(handle: Any, method: str, *arguments: Any, only: str | None = None) -> list[Any]:
     """Call a method of every replica that a handle knows, past Serve's routing.
+
+    Args:
+        handle: to the deployment.
+        method: of its class.
+        arguments: of the method.
+        only: the name of the one replica to call, also when Serve is taking it away; None: all that are there.
 
     Returns:
         References to the answers, to be awaited one by one: a replica that is gone keeps no other waiting. None
@@ -55,11 +68,22 @@ def call_every_replica(handle: Any, method: str) -> list[Any]:
     router = getattr(handle._router, "_asyncio_router", handle._router).request_router
     if router is None or not handle.running_replicas_populated():
         return []
+    replicas = list(router._replica_id_set) if only is None else [ReplicaID(only, handle.deployment_id)]
     calls = []
-    for replica in list(router._replica_id_set):
+    for replica in replicas:
         call_id = f"{method}-{uuid.uuid4()}"
         metadata = RequestMetadata(request_id=call_id, internal_request_id=call_id, call_method=method)
         with contextlib.suppress(ValueError):  # it is gone
             actor = ray.get_actor(replica.to_full_id_str(), namespace="serve")
-            calls.append(actor.handle_request.remote(pickle.dumps(metadata)))
+            calls.append(actor.handle_request.remote(pickle.dumps(metadata), *arguments))
     return calls
+
+
+def remember(key: str) -> None:
+    """Have the cluster remember a key for as long as its head lives. Blocks for a call to the head."""
+    internal_kv._internal_kv_put(key.encode(), b"1", namespace=_NAMESPACE)
+
+
+def remembers(key: str) -> bool:
+    """Whether the cluster remembers a key. Blocks for a call to the head."""
+    return bool(internal_kv._internal_kv_exists(key.encode(), namespace=_NAMESPACE))

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from diptych.serving.peers import Peer, Peers
+from diptych.serving.proof import Proof
 from diptych.serving.settings import Settings
 
-READY, DEGRADED, STARTING, DOWN = "ready", "degraded", "starting", "down"
+READY, DEGRADED, STARTING, DOWN, CONTRADICTED = "ready", "degraded", "starting", "down", "contradicted"
 _MISSED_PERIODS = 3
 
 
@@ -17,15 +18,18 @@ class Readiness:
 
     Args:
         state: `ready`; `degraded` (answers, with prefill on decode); `starting` (no KV transfer has worked yet);
-            `down` (the engine here is dead).
+            `contradicted` (the KV cache goes another way than was asked for), `down` (the engine here is dead).
         why: what keeps it from `ready`.
         pairs: per prefill replica: its name, whether it is well, in our generation and trusted, and the seconds
-            since a KV transfer from it worked and failed.
+            since a KV transfer from it worked and failed, and the verdict on its transport.
+        transport: the worst of these verdicts, what was asked for, and what is in use instead where that is allowed;
+            None where one engine does both phases.
     """
 
     state: str
     why: str | None
     pairs: list[dict[str, Any]]
+    transport: dict[str, Any] | None = None
 
     @property
     def takes_requests(self) -> bool:
@@ -34,28 +38,40 @@ class Readiness:
 
     def to_json(self) -> dict[str, Any]:
         """As `/diptych/v1/status` shows it."""
-        return {"state": self.state, "why": self.why, "pairs": self.pairs}
+        told = {"state": self.state, "why": self.why, "pairs": self.pairs}
+        return told if self.transport is None else told | {"transport": self.transport}
 
 
-def readiness_of(engine_problem: str | None, peers: Peers | None, settings: Settings) -> Readiness:
+def readiness_of(
+    engine_problem: str | None, peers: Peers | None, settings: Settings, proof: Proof | None = None
+) -> Readiness:
     """The readiness of a replica.
 
     Args:
         engine_problem: why its engine counts as dead, or None.
         peers: the prefill replicas; None where one engine does both phases.
         settings: the orchestrator's.
+        proof: of its pairs; None: there is none.
     """
-    pairs = [_pair(peer, peers.generation) for peer in peers] if peers else []
+    pairs = [_pair(peer, peers.generation, proof) for peer in peers] if peers else []
+    state, why = _state(engine_problem, peers, settings, proof)
+    return Readiness(state, why, pairs, proof.to_json() if proof else None)
+
+
+def _state(
+    engine_problem: str | None, peers: Peers | None, settings: Settings, proof: Proof | None
+) -> tuple[str, str | None]:
     if engine_problem:
-        return Readiness(DOWN, engine_problem, pairs)
+        return DOWN, engine_problem
     if peers is None or settings.prefill == "never":
-        return Readiness(READY, None, pairs)
+        return READY, None
+    if proof and proof.contradiction:
+        return CONTRADICTED, proof.contradiction
     if any(_works(peer, settings) for peer in peers.ready):
-        return Readiness(READY, None, pairs)
+        return READY, None
     if not peers.has_transferred:
-        return Readiness(STARTING, "no KV transfer has worked yet", pairs)
-    why = "KV transfers fail" if peers.ready else "no prefill replica is ready"
-    return Readiness(DEGRADED, why, pairs)
+        return STARTING, "no KV transfer has worked yet"
+    return DEGRADED, "KV transfers fail" if peers.ready else "no prefill replica is ready"
 
 
 def _works(peer: Peer, settings: Settings) -> bool:
@@ -67,8 +83,9 @@ def _works(peer: Peer, settings: Settings) -> bool:
     return not period_s or time.monotonic() - worked < period_s * _MISSED_PERIODS
 
 
-def _pair(peer: Peer, generation: str) -> dict[str, Any]:
-    return {
+def _pair(peer: Peer, generation: str, proof: Proof | None) -> dict[str, Any]:
+    judged = proof.of(peer.name) if proof else None
+    told = {
         "prefill_replica": peer.name,
         "ready": peer.ready,
         "same_generation": peer.generation == generation,
@@ -76,6 +93,7 @@ def _pair(peer: Peer, generation: str) -> dict[str, Any]:
         "worked_s_ago": _ago(peer.transferred_at),
         "failed_s_ago": _ago(peer.transfer_failed_at),
     }
+    return told if judged is None else told | {"transport": judged.to_json()}
 
 
 def _ago(at: float | None) -> float | None:

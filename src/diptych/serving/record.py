@@ -1,5 +1,6 @@
 """What one request took: its legs, and the words and numbers in which a client is told of them."""
 
+import asyncio
 import time
 import uuid
 from contextvars import ContextVar
@@ -52,6 +53,7 @@ class Leg:
         prefill_replica: which replica of prefill computed it.
         transfer: its KV transfer.
         prompt_tokens: how many tokens its prompt has.
+        uncached_here: how many of them decode would have had to compute when it was placed.
         cached_tokens: how many of them nobody had to compute.
         begun: whether decode has put out a first token.
         attempts: calls to prefill replicas that were made for it.
@@ -72,6 +74,7 @@ class Leg:
     prefill_replica: str | None = None
     transfer: Transfer | None = None
     prompt_tokens: int | None = None
+    uncached_here: int | None = None
     cached_tokens: int | None = None
     begun: bool = False
     attempts: int = 0
@@ -95,6 +98,7 @@ class Record:
         only_peer: the one prefill replica that may compute it; None: any.
         began_at: when it came, on `time.monotonic`'s clock.
         refusal: why the service would not take it.
+        workers: tasks that wait for an engine on its behalf.
     """
 
     decode_replica: str | None = None
@@ -106,6 +110,12 @@ class Record:
     only_peer: str | None = None
     began_at: float = field(default_factory=time.monotonic)
     refusal: Refusal | None = None
+    workers: set["asyncio.Task[Any]"] = field(default_factory=set)
+
+    def abandon(self) -> None:
+        """End the work for it. vLLM's handlers go on in a task of their own when who called them is cancelled."""
+        for task in self.workers - {asyncio.current_task()}:
+            task.cancel()
 
     @property
     def path(self) -> str | None:

@@ -63,12 +63,13 @@ class ReportMiddleware:
         timeout_s = scope.get("diptych.timeout_s")
         try:
             async with asyncio.timeout(timeout_s) as timeout:
-                await self._app(scope, receive, answer.send)
+                await self._app(scope, answer.listening(receive), answer.send)
         except Exception as error:
             if isinstance(error, TimeoutError) and timeout.expired():
                 record.refusal = Refusal(
                     504, f"The answer took longer than {timeout_s:g} s.", "timeout_error"
                 )
+                record.abandon()
             if not await answer.end_for(error):
                 raise
         finally:
@@ -101,7 +102,24 @@ class _Answer:
         self._kept = b""
         self._begun = False
         self._ended = False
-        self.status = 499  # the client has left, unless an answer is sent
+        self._client_left = False
+        self._status = 0
+
+    @property
+    def status(self) -> int:
+        """Of the answer that was sent to its end; 499 when the client left before that."""
+        return self._status if self._ended and not self._client_left else 499
+
+    def listening(self, receive: Any) -> Any:
+        """The server's `receive`, which tells when the client leaves."""
+
+        async def received() -> Message:
+            message: Message = await receive()
+            if message["type"] == "http.disconnect" and not self._ended:
+                self._client_left = True
+            return message
+
+        return received
 
     async def send(self, message: Message) -> None:
         """Takes the application's messages as a server would."""
@@ -124,9 +142,12 @@ class _Answer:
         if self._begun:
             if refusal is None:
                 logger.error("An answer ended early.", exc_info=error)
+            self._ended = True
             await self._send(_body_message(_last_words(refusal, died=died)))
         elif refusal or died:
             await self._replace()
+        else:
+            self._status, self._ended = 500, True  # as its server will say
         return self._begun
 
     async def _body(self, body: bytes, more: bool) -> None:
@@ -168,7 +189,7 @@ class _Answer:
         if self._head is None or self._begun:
             return
         self._begun = True
-        self.status = self._head["status"]
+        self._status = self._head["status"]
         own = [(name.encode(), value.encode()) for name, value in self._record.headers().items()]
         headers = [*self._head.get("headers", ()), *own]
         if length is not None:
@@ -181,7 +202,7 @@ class _Answer:
         refusal = self._record.refusal
         dead = "the engine died while it worked on this request"
         response = refused(refusal) if refusal else unavailable(dead)
-        self.status = response.status_code
+        self._status = response.status_code
         head = {"status": response.status_code, "headers": response.raw_headers}
         await self._send({"type": "http.response.start", **head})
         await self._send(_body_message(response.body))

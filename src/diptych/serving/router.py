@@ -1,12 +1,69 @@
-"""Serve's request router for prefill: each call goes to the replica that the orchestrator chose.
+"""Serve's request routers of our deployments: which replica a call goes to, and what it is told when there is none.
 
-Serve runs it in the process of the caller, beside its own bookkeeping of replicas; a call names its replica in its
-argument.
+Serve runs a router in the process of the caller, beside its own bookkeeping of replicas, and carries its class there
+by value: what stands here may need nothing of ours at run time but this module.
 """
 
 from typing import Any
 
+from ray.serve.exceptions import BackPressureError
 from ray.serve.request_router import RequestRouter
+
+from diptych.serving.ray_llm import PowerOfTwoChoicesRequestRouter
+
+_RETRY_AFTER_S = 5
+
+
+class NoReplica(BackPressureError):  # noqa: N818 - what the client is told, no mishap
+    """No replica is up that could answer: a 503 with a time to come back, which Serve's proxy turns it into."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__(0, 0, 503, _RETRY_AFTER_S)
+
+    @property
+    def message(self) -> Any:
+        """The body, as OpenAI's API words an error."""
+        return {
+            "error": {
+                "message": "No replica of decode is up; one is being started. Come back later.",
+                "type": "service_unavailable",
+                "param": None,
+                "code": 503,
+            }
+        }
+
+
+class FacingRouter(PowerOfTwoChoicesRequestRouter):
+    """For what faces clients: Serve's own choice; but with no replica up, a refusal at once.
+
+    Serve's own has a request wait for a replica however long that takes to start, which is minutes for a large model.
+    Before Serve has told of any replica a request waits here too.
+    """
+
+    _knows = False
+
+    def update_replicas(self, replicas: list[Any]) -> None:
+        """Take in what Serve tells."""
+        super().update_replicas(replicas)
+        self._knows = True
+        self._refuse_waiting()
+
+    def on_replica_actor_died(self, replica_id: Any) -> None:
+        """Take a replica out, before Serve tells."""
+        super().on_replica_actor_died(replica_id)
+        self._refuse_waiting()
+
+    async def _choose_replica_for_request(self, pending_request: Any, *, is_retry: bool = False) -> Any:
+        if self._knows and not self.curr_replicas:
+            raise NoReplica
+        return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
+
+    def _refuse_waiting(self) -> None:
+        if self.curr_replicas:
+            return
+        for pending in self._pending_requests_to_fulfill:
+            if not pending.future.done():
+                pending.future.set_exception(NoReplica())
 
 
 class ChosenReplicaRouter(RequestRouter):

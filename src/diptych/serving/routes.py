@@ -17,7 +17,7 @@ ENGINE_ROUTES = (
     "/version",
     "/metrics",
 )
-OWN_ROUTES = ("/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary")
+OWN_ROUTES = ("/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary", "/diptych/v1/probe")
 OTHER = "other"
 
 _BLANKS = {"{response_id}": "[^/]+", "{model:path}": ".+"}

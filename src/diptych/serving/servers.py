@@ -12,6 +12,7 @@ from typing import Any
 from ray import serve
 
 from diptych.serving import metrics, tracing
+from diptych.serving.asked import engine_asks, transport_of
 from diptych.serving.canary import Canary
 from diptych.serving.counters import read_counters
 from diptych.serving.drain import wait_until_fetched
@@ -24,6 +25,8 @@ from diptych.serving.orchestrate import Orchestrator
 from diptych.serving.outputs import computed_s, last_output, milliseconds, queued_s
 from diptych.serving.peers import Peers
 from diptych.serving.prefix import CacheFollower, follow
+from diptych.serving.probe import versions
+from diptych.serving.prover import Prover
 from diptych.serving.ray_llm import (
     ChatCompletionRequest,
     DPPDDecodeServer,
@@ -32,11 +35,13 @@ from diptych.serving.ray_llm import (
     LLMServer,
     PDDecodeServer,
     PDPrefillServer,
-    call_every_replica,
 )
-from diptych.serving.readiness import DEGRADED, Readiness, readiness_of
+from diptych.serving.readiness import CONTRADICTED, DEGRADED, Readiness, readiness_of
+from diptych.serving.replicas import ask_replicas
 from diptych.serving.serve_log import reopen_serve_log
-from diptych.serving.settings import Settings, settings_of
+from diptych.serving.settings import Settings, settings_of, within_lease
+from diptych.serving.signals import ask_workers
+from diptych.serving.surroundings import surroundings
 from diptych.serving.transfers import TAG
 from diptych.serving.vitals import EngineVitals
 from diptych.serving.whole import Whole
@@ -122,6 +127,22 @@ class Phase:
             "counters": read_counters(),
         }
 
+    async def signals(self) -> dict[str, Any]:
+        """What this replica and its engine's workers use for KV transfers, as of now; docs/json.md has the fields."""
+        workers = await ask_workers(self.engine.client)
+        return {
+            "phase": self.phase,
+            "replica": self.replica_name,
+            "generation": self.generation,
+            "model": self._llm_config.model_id,
+            "pid": os.getpid(),
+            "engine_pid": self._engine_vitals.pid,
+            **surroundings(),
+            "asked": engine_asks(self.engine.client),
+            "workers": workers,
+            "counters": read_counters(),
+        }
+
 
 class PrefillServer(Phase, PDPrefillServer):
     """A prefill replica."""
@@ -139,19 +160,20 @@ class PrefillServer(Phase, PDPrefillServer):
 
         Args:
             asked: `prompt` (as vLLM's front end renders it: its tokens), `id` (32 hexadecimal digits),
-                `generation` (of the decode replica), `priority`, `trace_headers`.
+                `generation` (of the decode replica), `uncached_tokens` (how many of them it expects to be computed),
+                `priority`, `trace_headers`.
 
         Returns:
             `kv_transfer_params` (where the KV cache lies; None without one), `problem` (why there is none),
             `cached_tokens` (found in this engine's prefix cache), `queue_ms` (waiting for the engine) and
-            `compute_ms` (until it was done), None where it does not tell, `waiting_tokens` (of prompts that still
-            wait here), `replica`.
+            `compute_ms` (until it was done), None where it does not tell, `waiting_tokens` (to be computed for
+            prompts that still wait here), `replica`.
         """
         if asked.get("generation") != self.generation:
             return self._answer(problem=f"it is of generation {self.generation}")
         if self.engine_problem:
             return self._answer(problem=self.engine_problem)
-        self._waiting[asked["id"]] = len(asked["prompt"]["prompt_token_ids"])
+        self._waiting[asked["id"]] = asked["uncached_tokens"]
         try:
             with tracing.continued(asked["trace_headers"], "diptych.prefill.engine") as there:
                 output = await self._computed(
@@ -240,6 +262,15 @@ class Facing(Phase):
         """One prompt of our own through each pair of replicas; none where one engine does both phases."""
         return []
 
+    async def probe(self, body: bytes) -> dict[str, Any]:
+        """What `/diptych/v1/probe` answers.
+
+        Raises:
+            ValueError: its body can't be read; the message says why.
+        """
+        problem = "one engine does both phases: there is no KV transfer"
+        return {"asked": None, "versions": versions(), "pairs": [], "problems": [problem]}
+
 
 class AggregatedServer(Facing, LLMServer):
     """A replica that does both phases, facing clients."""
@@ -279,14 +310,19 @@ class DecodeServer(Facing, PDDecodeServer):
         prefill_server: Any,
         access: Mapping[str, Any] | None = None,
         orchestrator: Mapping[str, Any] | None = None,
+        transport: Mapping[str, Any] | None = None,
+        gated: bool = True,
         digest: str = "",
     ) -> None:
         self._access, self.settings, self._digest = access or {}, settings_of(orchestrator), digest
+        self._transport = transport_of(transport)
         self._prefill_vitals: list[dict[str, Any]] = []
         await super().__init__(llm_config, prefill_server=prefill_server)
+        if gated:
+            await self.prover.pass_gate(self._prefill_while_alive)
         self._tasks += [
             asyncio.create_task(self._ask_prefill()),
-            asyncio.create_task(self.canary.watch()),
+            asyncio.create_task(self.prover.proof.watch()),
             asyncio.create_task(self._set_gauges()),
         ]
 
@@ -299,7 +335,7 @@ class DecodeServer(Facing, PDDecodeServer):
             client,
             self._prefill_handle,
             Peers(self.generation),
-            settings=self.settings,
+            settings=within_lease(self.settings, lease_s(client)),
             room=room_of(client),
             cached=cached,
             own_salt=fetches_by_groups(client),
@@ -307,6 +343,21 @@ class DecodeServer(Facing, PDDecodeServer):
         self.canary = Canary(self.runner, self.settings.canary_period_s)
         await self.canary.measure_here(client)
         client.generate = self.runner.generate
+        self.prover = Prover(
+            self,
+            client,
+            self.runner,
+            self.canary,
+            prefill_handle=self._prefill_handle,
+            transport=self._transport,
+            application=serve.get_replica_context().app_name,
+            model=self._llm_config.model_id,
+        )
+
+    async def _prefill_while_alive(self) -> list[dict[str, Any]]:
+        if self.engine_problem:
+            raise RuntimeError(self.engine_problem)
+        return await self._prefill_now()
 
     async def _ask_prefill(self) -> None:
         while True:
@@ -315,21 +366,36 @@ class DecodeServer(Facing, PDDecodeServer):
 
     async def _set_gauges(self) -> None:
         while True:
-            metrics.set_gauges(self.runner.gauges(self.readiness().state == DEGRADED))
+            state, proof = self.readiness().state, self.prover.proof
+            metrics.set_gauges(self.runner.gauges(state == DEGRADED))
+            fallback = proof.fallback is not None
+            metrics.set_proofs(proof.gauges(), contradicted=state == CONTRADICTED, fallback=fallback)
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _prefill_now(self) -> list[dict[str, Any]]:
-        """The prefill replicas as of now."""
-        vitals = await _ask_all(self._prefill_handle)
+        """The prefill replicas as of now; among them those that Serve takes away while they compute for us."""
+        handle, working = self._prefill_handle, [peer.name for peer in self.runner.peers if peer.own_tokens]
+        vitals, *alone = await asyncio.gather(_ask_all(handle), *(_ask_all(handle, each) for each in working))
+        known = {one["replica"] for one in vitals}
+        vitals += [one | {"draining": True} for told in alone for one in told if one["replica"] not in known]
         self.runner.peers.update(vitals)
         return vitals
 
     def readiness(self) -> Readiness:
-        return readiness_of(self.engine_problem, self.runner.peers, self.settings)
+        return readiness_of(self.engine_problem, self.runner.peers, self.settings, self.prover.proof)
 
     async def try_pairs(self) -> list[dict[str, Any]]:
         await self._prefill_now()
         return [await self.canary.attempt(peer.name) for peer in self.runner.peers.ready]
+
+    async def probe(self, body: bytes) -> dict[str, Any]:
+        await self._prefill_now()
+        siblings = [each["replica"] for each in await self._siblings()]
+        return await self.prover.answer(body, self._own_handle(), siblings)
+
+    async def probe_here(self, tokens: list[int], repeat: int) -> dict[str, Any]:
+        """Probe this replica's own pairs, for a sibling that was asked."""
+        return await self.prover.probe_here(tokens, repeat)
 
     async def phases(self) -> dict[str, list[dict[str, Any]]]:
         return {
@@ -343,10 +409,12 @@ class DecodeServer(Facing, PDDecodeServer):
         ranks = self._llm_config.engine_kwargs.get("data_parallel_size", 1)
         if settings.get("num_replicas", 1) * ranks == 1 and "autoscaling_config" not in settings:
             return []
-        context = serve.get_replica_context()
-        handle = serve.get_deployment_handle(context.deployment, context.app_name)
-        told = await _ask_all(handle)
+        told = await _ask_all(self._own_handle())
         return [one for one in told if one["replica"] != self.replica_name]
+
+    def _own_handle(self) -> Any:
+        context = serve.get_replica_context()
+        return serve.get_deployment_handle(context.deployment, context.app_name)
 
 
 class DataParallelPrefillServer(PrefillServer, DPPDPrefillServer):
@@ -361,22 +429,9 @@ class DataParallelDecodeServer(DecodeServer, DPPDDecodeServer):
     """A rank of a data-parallel decode replica; each rank faces clients."""
 
 
-async def _ask_all(handle: Any) -> list[dict[str, Any]]:
-    """The vitals of a deployment's replicas; those that are gone or do not answer in time are left out."""
-    try:
-        calls = await asyncio.wait_for(
-            asyncio.to_thread(call_every_replica, handle, "vitals"), _ANSWERS_WITHIN_S
-        )
-    except Exception:
-        return []
-
-    async def answer(call: Any) -> dict[str, Any] | None:
-        with contextlib.suppress(Exception):
-            vitals: dict[str, Any] = await asyncio.wait_for(call, _ANSWERS_WITHIN_S)
-            return vitals
-        return None
-
-    return [told for told in await asyncio.gather(*map(answer, calls)) if told]
+async def _ask_all(handle: Any, only: str | None = None) -> list[dict[str, Any]]:
+    """The vitals of a deployment's replicas, or of one."""
+    return await ask_replicas(handle, "vitals", within_s=_ANSWERS_WITHIN_S, only=only)
 
 
 def _engine_pid(client: Any) -> int | None:

@@ -1,7 +1,7 @@
 """What an operator may set about the orchestrator: the document's section of that name, as `build_app` gets it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 WORDS = ("auto", "always", "never")
@@ -68,6 +68,18 @@ def settings_of(given: Mapping[str, Any] | None) -> Settings:
     settings = Settings(**given, queues=Queues(**own))
     _check(settings)
     return settings
+
+
+def within_lease(settings: Settings, lease_s: float) -> Settings:
+    """The settings, with a KV transfer that fails before prefill may give away what is still being fetched.
+
+    Decode's heartbeats extend a lease, each by two thirds of it and six in a lease; nobody tells decode whether they
+    arrive. So a fetch that took more than half a lease may have read what another prompt wrote.
+
+    >>> within_lease(Settings(kv_transfer_deadline_s=30), lease_s=20).kv_transfer_deadline_s
+    10.0
+    """
+    return replace(settings, kv_transfer_deadline_s=min(settings.kv_transfer_deadline_s, lease_s / 2))
 
 
 def _queue(phase: str, given: Mapping[str, Any]) -> Queue:

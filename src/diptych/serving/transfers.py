@@ -29,13 +29,22 @@ class Entry:
 
     Args:
         began_at: when its engine began to fetch, on `time.monotonic`'s clock; None before.
-        transfer: what crossed; None while nothing has.
+        transfer: what crossed so far; None while nothing has.
         failed: whether a part of it failed.
+        workers: of its engine (tensor-parallel ranks), how many fetch.
+        done: how many of them have all that they fetch.
     """
 
     began_at: float | None = None
     transfer: Transfer | None = None
     failed: bool = False
+    workers: int = 0
+    done: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for: all has crossed, or a part failed."""
+        return self.failed or (self.transfer is not None and self.done >= self.workers)
 
 
 class Ledger:
@@ -49,10 +58,17 @@ class Ledger:
         self._entries: OrderedDict[str, Entry] = OrderedDict()
 
     def begin(self, engine_request_id: str) -> None:
-        """Record that a fetch began."""
+        """Record that a worker began to fetch."""
         entry = self._entry(engine_request_id)
         if entry is not None:
-            entry.began_at = time.monotonic()
+            entry.began_at = entry.began_at or time.monotonic()
+            entry.workers += 1
+
+    def end(self, engine_request_id: str) -> None:
+        """Record that a worker has all that it fetches."""
+        entry = self._entry(engine_request_id)
+        if entry is not None:
+            entry.done += 1
 
     def fail(self, engine_request_id: str) -> None:
         """Record that a fetch failed."""
@@ -63,7 +79,7 @@ class Ledger:
     def add(
         self, engine_request_id: str, size: int, seconds: float, post_seconds: float, descriptors: int
     ) -> None:
-        """Record one finished transfer."""
+        """Record one finished transfer; a worker may need several."""
         entry = self._entry(engine_request_id)
         if entry is None:
             return

@@ -4,6 +4,7 @@ vLLM's front end turns every request, whatever its route and shape, into calls o
 engine client. Ours takes that method's place. So what a request means is vLLM's own doing, and no route leads past.
 """
 
+import asyncio
 import contextlib
 import copy
 import time
@@ -13,7 +14,7 @@ from typing import Any
 from diptych.serving import tracing
 from diptych.serving.admission import Bound, Room
 from diptych.serving.inside import Inside
-from diptych.serving.legs import decode_params, is_beam_step, prompt_tokens
+from diptych.serving.legs import decode_params, is_beam_step, prompt_length
 from diptych.serving.record import Leg, Record, Refused, current
 from diptych.serving.settings import Settings
 from diptych.serving.transfers import TAG
@@ -47,6 +48,8 @@ class Whole:
         else:
             leg = Leg()
             record.legs.append(leg)
+            if worker := asyncio.current_task():
+                record.workers.add(worker)
             outputs = self._answered(prompt, sampling_params, request_id, leg, record, more)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
@@ -55,11 +58,12 @@ class Whole:
     async def _answered(
         self, prompt: Any, params: Any, request_id: str, leg: Leg, record: Record, more: dict[str, Any]
     ) -> Outputs:
-        leg.prompt_tokens = len(prompt_tokens(prompt) or ()) or None
+        leg.prompt_tokens = prompt_length(prompt) or None
         asked = more.get("priority", 0)  # 0: the client asked for none
         more["priority"] = max(record.priority, asked) if asked else record.priority
         try:
             params = self._fitting(leg.prompt_tokens or 1, params)
+            self._check_queue(leg)
             outputs = self._ways(prompt, params, f"{TAG}{leg.id}-{request_id}", leg, record, more)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
@@ -100,7 +104,6 @@ class Whole:
         place: dict[str, Any] | None = None,
     ) -> Outputs:
         """The engine's outputs; it computes the prompt, or fetches its KV cache from `place`."""
-        self._check_queue(leg)
         leg.handed_at = time.monotonic()
         headers = tracing.trace_headers()
         if headers is not None:
@@ -118,10 +121,13 @@ class Whole:
                     yield output
 
     def _check_queue(self, leg: Leg) -> None:
-        waiting = [each.prompt_tokens or 1 for each in self.inside.waiting]
-        refusal = self._bound.refusal(waiting, leg.prompt_tokens or 1, self.inside.backlog_s or None)
+        refusal = self._bound.refusal(self._waiting(), leg.prompt_tokens or 1, self.inside.backlog_s or None)
         if refusal:
             raise Refused(refusal)
+
+    def _waiting(self) -> list[int]:
+        """The tokens of each prompt that waits for its first token."""
+        return [leg.prompt_tokens or 1 for leg in self.inside.waiting]
 
     async def _first(
         self, outputs: AsyncIterator[Any], request_id: str, leg: Leg, place: dict[str, Any] | None

@@ -30,6 +30,7 @@ Backend = Literal["auto", "UCX", "LIBFABRIC"]
 Market = Literal["on-demand", "spot", "capacity-block"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 Expose = Literal["none", "internal-lb", "gateway"]
+Ingress = Literal["auto", "haproxy", "proxy"]
 
 RESERVED_ENGINE_KWARGS = {
     "model": ("it names the model a second time", "set model.source"),

@@ -42,7 +42,10 @@ class PrefillQueueSection(Section):
 
 
 class DecodeQueueSection(Section):
-    """Prompts that wait for their first token, for each decode replica; beyond, requests get 429."""
+    """Prompts that wait for their first token, those at prefill included, for each decode replica.
+
+    Beyond, requests get 429.
+    """
 
     requests: int = Field(default=512, ge=1, description="Prompts that may wait.")
     tokens: int | None = Field(
@@ -59,7 +62,8 @@ class QueuesSection(Section):
         default_factory=PrefillQueueSection, description="Prompts that wait for prefill."
     )
     decode: DecodeQueueSection = Field(
-        default_factory=DecodeQueueSection, description="Prompts that wait for their first token."
+        default_factory=DecodeQueueSection,
+        description="Prompts that wait for their first token, those at prefill included.",
     )
 
 

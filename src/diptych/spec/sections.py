@@ -16,6 +16,7 @@ from diptych.spec.fields import (
     File,
     HostName,
     ImageName,
+    Ingress,
     ModelSource,
     NodeFolder,
     ObjectName,
@@ -121,6 +122,10 @@ class KVTransferSection(Section):
     kv_buffer_device: Literal["auto", "cuda", "cpu"] = Field(
         default="auto", description="Memory that NIXL registers; `auto`: where the engine computes."
     )
+    allow_fallback: bool = Field(
+        default=False,
+        description="Be ready on another transport than the one asked for, and say so in every status.",
+    )
     ports: PortsSection = Field(
         default_factory=PortsSection, description="Ports of the phases; on this machine free ones are taken."
     )
@@ -151,6 +156,11 @@ class AccessSection(Section):
     expose: Expose = Field(
         default="none",
         description="`none`: by port-forward only. `internal-lb`, `gateway`: inside the network, with TLS.",
+    )
+    ingress: Ingress = Field(
+        default="auto",
+        description="What stands before decode: `haproxy`, or `proxy`, Ray Serve's own, as here. `auto`: haproxy "
+        "where the image's Ray brings it.",
     )
     hostname: HostName | None = Field(
         default=None, description="Name under which clients reach it from outside."

@@ -302,6 +302,15 @@ def test_no_model_is_an_error() -> None:
             convert(serve)
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_whether_a_fallback_is_allowed_is_carried_over_from_diptychs_own_application(allowed: bool) -> None:
+    serve = split(engine(), engine(), import_path=TestTheOrchestrator.OWN)
+    serve["applications"][0]["args"]["transport"] = {"backend": "UCX", "allow_fallback": allowed}
+    values, remarks = convert(serve)
+    assert Document.model_validate(values).kv_transfer.allow_fallback is allowed
+    assert [each.where for each in remarks if "transport" in each.where and "kv_" not in each.where] == []
+
+
 class TestTheOrchestrator:
     OWN = "diptych.serving.builder:build_app"
 

@@ -23,7 +23,7 @@ from diptych.spec.problems import dotted
 _DEFAULT_NAME = "diptych"
 _RENDERED = "Diptych renders it itself"
 _BY_DIPTYCH: Reason = ("Diptych sets it itself", "")
-_ORCHESTRATOR = "orchestrator"
+_ORCHESTRATOR, _TRANSPORT = "orchestrator", "transport"
 
 
 def document_from(
@@ -60,7 +60,10 @@ def document_from(
         **serving(engines, remarks),
     }
     values["model"] |= _staged(cluster) | ({"source": model} if model else {})
-    values["orchestrator"] = _orchestrator(application)
+    values["orchestrator"] = _own_argument(application, _ORCHESTRATOR)
+    transport = _own_argument(application, _TRANSPORT)
+    if isinstance(transport, dict) and transport.get("allow_fallback") is True:
+        values["kv_transfer"] = {**(values.get("kv_transfer") or {}), "allow_fallback": True}
     if on == "local":
         if cluster is not None:
             remarks.append(Remark("rayClusterConfig", "there are no pods on this machine"))
@@ -85,15 +88,16 @@ def _engines(application: Application, app: str | None, remarks: list[Remark]) -
     arguments = part.part("args", "")
     if application.is_own:
         arguments.take(_ORCHESTRATOR)
+        arguments.take(_TRANSPORT)
     engines = engines_of(arguments, app)
     part.close()
     return engines
 
 
-def _orchestrator(application: Application) -> Any:
-    """The section of that name, which our own applications have among their arguments as the document has it."""
+def _own_argument(application: Application, name: str) -> Any:
+    """An argument that only our own applications have; `orchestrator` is as the document has it."""
     arguments = application.values.get("args")
-    return arguments.get(_ORCHESTRATOR) if application.is_own and isinstance(arguments, dict) else None
+    return arguments.get(name) if application.is_own and isinstance(arguments, dict) else None
 
 
 def _cluster(application: Application, engines: Engines, remarks: list[Remark]) -> Cluster | None:
