@@ -24,6 +24,7 @@ _ORDER = (
     "test_fuzz",
     "test_kv_transfer",
     "test_proof",
+    "test_verify",
     "test_answers",
     "test_openai_client",
     "test_access",

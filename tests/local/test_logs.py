@@ -4,7 +4,7 @@
 import os
 from pathlib import Path
 
-from diptych.local.logs import clean, last_words, other_log_files, phase_log_files
+from diptych.local.logs import clean, last_exception, last_words, other_log_files, phase_log_files
 
 # vLLM 0.29 on a CPU, its process told to allocate more KV cache than there is; shortened.
 ENGINE_LOG = """\
@@ -69,6 +69,20 @@ def test_where_nothing_but_the_echo_was_written_it_is_better_than_nothing(tmp_pa
     words = last_words([log(tmp_path, KILLED_LOG)])
     assert words is not None
     assert words.startswith("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.")
+
+
+def test_of_a_replica_that_did_not_start_the_last_exception_is_told() -> None:
+    message = (
+        "A replica failed to start with exception. Retrying 2 more time(s). Error:\n"
+        "\x1b[36mray::ServeReplica:diptych:Decode:m.initialize_and_get_metadata()\x1b[39m (pid=7)\n"
+        "RuntimeError: Traceback (most recent call last):\n"
+        '  File "gate.py", line 84, in _holds\n'
+        "    raise RuntimeError(judged.verdict.says)\n"
+        "RuntimeError: LIBFABRIC was asked for, and UCX over tcp is in use.\n"
+    )
+    told = last_exception(message.splitlines())
+    assert told == "RuntimeError: LIBFABRIC was asked for, and UCX over tcp is in use."
+    assert last_exception(["nothing", "of the kind"]) is None
 
 
 def test_a_log_without_an_exception_has_no_last_words(tmp_path: Path) -> None:

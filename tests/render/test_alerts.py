@@ -96,6 +96,10 @@ def ours(counter: str, values: str, labels: str) -> tuple[str, str]:
     return series(f"ray_diptych_{counter}_total", values, f'phase="decode",{labels}')
 
 
+def contradicted(values: str, replica: str) -> tuple[str, str]:
+    return series("ray_diptych_transport_contradicted", values, f'phase="decode",replica="{replica}"')
+
+
 def degraded(values: str, replica: str) -> tuple[str, str]:
     return series("ray_diptych_degraded", values, f'phase="decode",replica="{replica}"')
 
@@ -148,6 +152,12 @@ SCENARIOS: dict[str, tuple[str, list[tuple[str, str]], int, bool]] = {
         "DiptychDegraded",
         [degraded("0x20 1x80", "a"), degraded("0x80", "b")],
         *(14, True),
+    ),
+    "the KV cache goes another way than was asked for": (
+        "DiptychTransportContradicted",
+        [contradicted("0x20 1x80", "a"), contradicted("0x100", "b")],
+        30,
+        True,
     ),
     "prefill is lost for a moment": ("DiptychDegraded", [degraded("0x20 1x2 0x80", "a")], 12, False),
     "a tenth of the prompts are recovered": (

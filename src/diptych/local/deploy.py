@@ -15,7 +15,7 @@ from typing import Any
 
 from diptych.errors import DiptychError, StartError
 from diptych.local.events import EventLog
-from diptych.local.logs import last_words, phase_log_files
+from diptych.local.logs import last_exception, last_words, phase_log_files
 from diptych.local.plan import Plan
 from diptych.local.proof import prove
 
@@ -147,6 +147,7 @@ def _failure(plan: Plan, what: str, phase: str | None = None) -> StartError:
                 f"The {candidate} engine did not start. Its own last words: {words}",
                 f"`diptych logs {candidate}` shows the rest.",
             )
+    what = last_exception(what.splitlines()) or what  # a replica's own start is told with its whole traceback
     return StartError(f"The application did not start: {what}", f"See the logs under {plan.ray_logs}.")
 
 

@@ -39,15 +39,19 @@ def clean(line: str) -> str | None:
 
 def last_words(files: Iterable[Path]) -> str | None:
     """The exception that a dying engine wrote, with the words "see above" resolved: the cause, not its echo."""
+    return last_exception(line for path in files for line in _tail(path, 400_000))
+
+
+def last_exception(lines: Iterable[str]) -> str | None:
+    """The last exception in lines of a log or a traceback; one that only points to another one if there is no other."""
     causes: list[str] = []
     echoes: list[str] = []
-    for path in files:
-        for line in _tail(path, 400_000):
-            text = clean(line) or ""
-            text = _LOG_PREFIX.sub("", _ENGINE_PREFIX.sub("", text)).strip()
-            found = _EXCEPTION.match(text)
-            if found:
-                (echoes if any(word in text for word in _SECONDARY) else causes).append(found[1])
+    for line in lines:
+        text = clean(line) or ""
+        text = _LOG_PREFIX.sub("", _ENGINE_PREFIX.sub("", text)).strip()
+        found = _EXCEPTION.match(text)
+        if found:
+            (echoes if any(word in text for word in _SECONDARY) else causes).append(found[1])
     found_words = causes or echoes
     return found_words[-1] if found_words else None
 
