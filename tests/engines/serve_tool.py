@@ -7,9 +7,12 @@ leaves those deployments alone whose version stays the same.
 
 import copy
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
+
+os.environ["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] = "1"  # here is no loop, as the service has
 
 import ray
 from ray import serve

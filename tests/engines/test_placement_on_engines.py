@@ -109,7 +109,7 @@ def test_beyond_the_bound_of_prefills_queue_a_prompt_is_refused_at_once(
         busy(small, waiting * tokens)
         check_refusal(ask(small, unseen_prompt(1400)), 429, "queue of prefill is full")
     idle(small)
-    assert ask(small, unseen_prompt(700)).path == "remote"
+    assert ask(small, unseen_prompt(700), headers=REMOTE).path == "remote"
 
 
 def test_beyond_the_bound_of_decodes_queue_a_prompt_is_refused_at_once_and_prefill_not_asked(
@@ -152,7 +152,7 @@ def test_waiting_requests_are_served_by_their_keys_priority_which_a_header_only_
     ]
     small.key_file.write_text("\n".join([own, *{line for line, _ in asked}]))
     try:
-        with held(small, [400, 80], key=own), ThreadPoolExecutor(len(asked)) as pool:
+        with held(small, [500, 300], key=own), ThreadPoolExecutor(len(asked)) as pool:
             waiting = []
             for line, headers in asked:
                 prompt = unseen_prompt(4)

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.long, pytest.mark.hosts]
 HOLDS = {"split": "holds", "transport": "holds", "speed": "skipped", "answers": "holds", "idle": "holds"}
 UNREACHABLE_FROM_OUTSIDE, FREE_PORT = "127.0.0.1", 18441
 MAX_TOKENS = 12
+RAY_GIVES_UP_S = 45.0
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,8 @@ def test_ucx_that_was_asked_for_is_proven_over_the_network_between_two_hosts(hos
     split = seen(proofs["split"])
     places = [f"{phase} {phases[phase][0]['engine_pid']} on {addresses[phase]}" for phase in PHASES]
     assert split["engine processes"] == ("agrees", " and ".join(places))
-    verdict, nodes = split["nodes"]
-    assert verdict == "agrees"
-    assert len(set(re.findall(r"[0-9a-f]{56}", nodes))) == 2
+    places = [f"{phase} on {addresses[phase]}" for phase in PHASES]
+    assert split["nodes"] == ("agrees", ", ".join(places))
     assert proofs["transport"].says == (
         f"UCX was asked for, and carried the KV cache: UCX over tcp, {CARRIED}."
     )
@@ -109,9 +109,22 @@ def test_a_side_channel_that_decode_cannot_reach_fails_the_split(hosts: TwoHosts
         restarted(hosts)
         report = verified(hosts.endpoint)
         print(f"\n{told(report)}")
-        assert states(report)["split"] == "fails"
-        assert (
-            by_name(report)["split"].says == "A prompt of 17 tokens: path recovered: the KV transfer failed."
+        assert states(report) == {
+            "split": "fails",
+            "transport": "fails",
+            "speed": "skipped",
+            "answers": "fails",
+            "idle": "fails",
+        }
+        proofs = by_name(report)
+        assert proofs["split"].says == "A prompt of 17 tokens: path recovered: the KV transfer failed."
+        assert proofs["transport"].says == (
+            "UCX was asked for, and UCX is not proven to carry the KV cache (KV transfers: 0 of 1 arrived: the KV "
+            "transfer failed)."
+        )
+        assert "handshake_failed" in seen(proofs["transport"])["log of decode, handshake-failed"][1]
+        assert proofs["answers"].says == (
+            "The answers differ: 1 token, remote: path recovered: the KV transfer failed."
         )
         prompt = letter("no side channel", 40)
         reply = fetch(hosts, prompt, streamed=False)
@@ -137,19 +150,19 @@ def restarted(hosts: TwoHosts) -> float:
     return seconds_until(is_another, 90.0, every_s=1.0)
 
 
-def test_without_the_link_decode_serves_alone_and_nothing_is_proven_until_it_is_back(hosts: TwoHosts) -> None:
+def test_without_the_link_decode_serves_alone_and_nothing_is_proven(hosts: TwoHosts) -> None:
     prompt = letter("alone", 100)
     text = hosts.undisturbed(prompt, MAX_TOKENS)
     hosts.network.cut("prefill")
     began = time.monotonic()
     degraded_s = seconds_until(lambda: hosts.readiness()["state"] == "degraded", 30.0)
-    for _ in range(2):  # while Ray still counts on the host, and after it has given it up
+    for _ in range(2):  # at once, and when Ray has had the time to give the host up
         reply = fetch(hosts, prompt, streamed=False, max_tokens=MAX_TOKENS)
         print(f"\nlink down for good, {time.monotonic() - began:.0f} s: {reply}, degraded {degraded_s:.1f} s")
         assert (reply.status, reply.text) == (200, text)
         assert reply.path in ("local-no-prefill", "recovered")
         check_nothing_is_proven(hosts)
-        seconds_until(lambda: time.monotonic() - began > 45.0, 60.0)
+        time.sleep(max(0.0, began + RAY_GIVES_UP_S - time.monotonic()))
 
 
 def check_nothing_is_proven(hosts: TwoHosts) -> None:

@@ -6,7 +6,6 @@ Both engines have `held_connector`, for a KV transfer that is cut in its middle.
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,8 @@ from engines.service import NAME, PHASES, Service, seconds_until
 
 PORT, RAY_PORT, SIDE_CHANNEL_PORT = 18461, 6379, 20000
 MODEL = "smollm2"
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 150.0
+MOMENTS_MORE_S = 60.0
 KV_CACHE_BYTES = 120 * 2**20
 LEASE_S = 10
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -47,6 +47,7 @@ _SETTINGS = (
 )
 _ENGINES = {"enforce_eager": True, "dtype": "float32"}
 _SHARE = 0.001
+_STARTED = "Ray runtime started"
 # A host that is gone is given up after about 20 s, not after a minute.
 _RAY_GIVES_UP = {
     "RAY_health_check_period_ms": "2000",
@@ -90,8 +91,7 @@ class TwoHosts(Service):
         plan.save(self._paths.plan)
         for phase in reversed(PHASES):  # Ray's head first
             self.hosts[phase] = self._boot(phase)
-            if phase == "decode":
-                seconds_until(self._has_a_head, 60.0)
+            self._expect_ray(phase)
         self._remember(plan)
 
     def deploy(self) -> None:
@@ -103,9 +103,9 @@ class TwoHosts(Service):
             input=f"{self.network.addresses['decode']}:{RAY_PORT}\n",
             capture_output=True,
             text=True,
-            timeout=START_TIMEOUT_S,
+            timeout=START_TIMEOUT_S + MOMENTS_MORE_S,
         )
-        told = [event.text for event in EventLog(self._paths.events).so_far() if event.kind == "failed"]
+        told = [f"{event.stage} {event.kind} {event.text}" for event in EventLog(self._paths.events).so_far()]
         assert done.returncode == 0, f"{told} {done.stderr[-4000:]}"
 
     def kill_engine(self, phase: str) -> None:
@@ -144,6 +144,8 @@ class TwoHosts(Service):
         own = service_environment(self._mark, address, self._paths.ray_token)
         path = [str(Path(__file__).parents[1]), own["PYTHONPATH"]]
         more = {
+            # Ray's switch for desktops keeps Ray on one host: `up` sets it on purpose.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
             "PYTHONPATH": ":".join(path),
             "TMPDIR": str(self.temporary),
             "UCX_NET_DEVICES": "eth0",
@@ -151,11 +153,15 @@ class TwoHosts(Service):
         }
         return own | _RAY_GIVES_UP | more
 
-    def _has_a_head(self) -> bool:
-        with contextlib.suppress(OSError):
-            socket.create_connection((self.network.addresses["decode"], RAY_PORT), 1.0).close()
-            return True
-        return False
+    def _expect_ray(self, phase: str) -> None:
+        """Wait until Ray runs on a host."""
+        host = self.hosts[phase]
+        seconds_until(lambda: not host.is_up or _STARTED in self._output(phase), 60.0)
+        assert host.is_up, f"Ray did not start on {phase}: {self._output(phase)[-2000:]}"
+
+    def _output(self, phase: str) -> str:
+        """What the host's first process said."""
+        return (self._root / f"{phase}.log").read_text(errors="replace")
 
     def _plan_for(self, document: Document) -> Plan:
         decode = self.network.addresses["decode"]

@@ -210,6 +210,13 @@ def test_an_open_endpoint_asks_clients_from_elsewhere_all_the_same(
     assert Door().knock(authorization=None, client=client)[0] == 401
 
 
+@pytest.mark.parametrize("name", [b"X-Forwarded-For", b"Forwarded", b"X-Real-IP"])
+def test_an_open_endpoint_asks_whoever_somebody_here_forwards(key_file: Path, name: bytes) -> None:
+    status, answer, _ = Door(key_file, is_open=True).knock(authorization=None, headers=[(name, b"127.0.0.1")])
+    assert status == 401
+    assert "missing" in answer["error"]["message"]
+
+
 @pytest.mark.parametrize("client", [HERE, ELSEWHERE, None])
 def test_an_endpoint_behind_haproxy_is_open_to_nobody_since_all_clients_seem_to_be_here(
     client: tuple[str, int] | None,

@@ -33,8 +33,9 @@ class Serve:
         try:
             await asyncio.sleep(self._begins_s)
         except asyncio.CancelledError:
-            self.was_called_off = True
-            raise
+            self.was_called_off = True  # and Serve's own words come from what stands around it
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            return
         if self._error:
             raise self._error
         await send(PASSED)

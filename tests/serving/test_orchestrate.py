@@ -404,7 +404,7 @@ def test_when_prefill_was_done_just_as_the_client_left_its_kv_cache_is_let_go(an
         await until(lambda: not runner._prefilling._tasks)
 
     _, record = run(leave())
-    assert client.freed == ([(f"{TAG}{record.legs[0].id}", PLACE)] if answer is ANSWER else [])
+    assert client.freed == ([(f"freed-{record.legs[0].id}", PLACE)] if answer is ANSWER else [])
     assert client.asked == []
 
 
@@ -420,7 +420,7 @@ def test_when_prefill_was_done_after_its_deadline_its_kv_cache_is_let_go(
     monkeypatch.setattr(prefilling, "_UNKNOWN_COST_S", 0.05)
     _, record = run(late())
     assert record.path == "recovered"
-    assert client.freed == [(f"{TAG}{record.legs[0].id}", PLACE)]
+    assert client.freed == [(f"freed-{record.legs[0].id}", PLACE)]
 
 
 def test_a_client_who_leaves_while_decode_works_has_it_aborted() -> None:
@@ -495,7 +495,7 @@ def test_when_decode_refuses_a_prompt_its_kv_cache_is_let_go_and_the_error_is_th
         await until(lambda: client.freed)
 
     _, record = run(ask())
-    assert client.freed == [(f"{TAG}{record.legs[0].id}", PLACE)]
+    assert client.freed == [(f"freed-{record.legs[0].id}", PLACE)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("ray.serve.llm")
 
 from diptych.serving.costs import Line
-from diptych.serving.peers import Peers
+from diptych.serving.peers import Peer, Peers
 from diptych.serving.prefix import GUESS_BLOCK, chain
 from diptych.serving.readiness import readiness_of
 from diptych.serving.router import ChosenReplicaRouter
@@ -127,3 +127,19 @@ def test_a_call_goes_to_the_replica_it_names_while_serve_knows_it() -> None:
 
     assert groups({"replica": "two"}) == [["two"], ["one"]]
     assert groups({"replica": "gone"}) == [["one", "two"]]
+
+
+def test_one_silent_look_gives_a_replica_no_more_work_and_takes_none_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost: list[str] = []
+    monkeypatch.setattr(Peer, "lost", lambda peer: lost.append(peer.name))
+    peers = prefill_peers("one")
+    peer = peers.get("one")
+    assert peer
+    peer.sent("leg", 100)
+    peers.update([])
+    assert (peers.ready, lost) == ([], [])
+    peer.heard_at -= 60.0
+    peers.update([])
+    assert lost == ["one"]

@@ -271,6 +271,20 @@ def test_a_contradicted_transport_ends_the_start_with_the_verdict(peers: Peers, 
         passed(proof(peers, WRONG), peers)
 
 
+def test_one_good_pair_is_enough_whichever_is_asked_first(fast: None) -> None:
+    peers = prefill_peers("bad", "good")
+    own = proof(peers, GOOD)
+    look = own.look
+
+    async def of(name: str) -> Any:
+        if name == "bad":
+            raise RuntimeError("UCX was asked for, and something else is in use")
+        return await look(name)
+
+    own.look = of  # type: ignore[method-assign]
+    assert passed(own, peers)
+
+
 def test_kv_transfers_that_prove_nothing_end_it_after_some(peers: Peers, fast: None) -> None:
     own = proof(peers, MUTE)
     with pytest.raises(RuntimeError, match="is not proven"):

@@ -21,7 +21,7 @@ from ray.serve.config import RequestRouterConfig
 from diptych.serving import builder
 from diptych.serving.access import error_body
 from diptych.serving.admission import UNAVAILABLE
-from diptych.serving.router import FacingRouter, NoReplica
+from diptych.serving.router import ChosenReplicaRouter, FacingRouter, NoReplica
 
 DEPLOYMENT = DeploymentID(name="Decode:m", app_name="diptych")
 
@@ -40,6 +40,12 @@ class Replica:
         return 0
 
 
+class BusyReplica(Replica):
+    """One without room."""
+
+    max_ongoing_requests = 0
+
+
 def router() -> FacingRouter:
     return FacingRouter(
         deployment_id=DEPLOYMENT,
@@ -48,6 +54,18 @@ def router() -> FacingRouter:
         prefer_local_node_routing=False,
         prefer_local_az_routing=False,
     )
+
+
+def prefill_router(*names: str) -> ChosenReplicaRouter:
+    ours = ChosenReplicaRouter(deployment_id=DEPLOYMENT, handle_source=DeploymentHandleSource.REPLICA)
+    ours.update_replicas([Replica(name) for name in names])
+    return ours
+
+
+def called(of: ChosenReplicaRouter, **asked: Any) -> "asyncio.Task[Any]":
+    metadata = RequestMetadata(request_id="1", internal_request_id="1")
+    pending = PendingRequest(args=[asked], kwargs={}, metadata=metadata)
+    return asyncio.create_task(of._choose_replica_for_request(pending))
 
 
 def chosen(of: FacingRouter) -> "asyncio.Task[Any]":
@@ -94,12 +112,9 @@ def test_before_serve_has_told_of_any_it_waits() -> None:
 
 @pytest.mark.parametrize("how", ["Serve tells", "it is found dead"])
 def test_what_waits_when_the_last_one_goes_is_refused_too(how: str) -> None:
-    class Busy(Replica):
-        max_ongoing_requests = 0
-
     async def go() -> None:
         ours = router()
-        ours.update_replicas([busy := Busy("1")])
+        ours.update_replicas([busy := BusyReplica("1")])
         task = chosen(ours)
         await asyncio.sleep(0.1)
         assert not task.done()
@@ -109,6 +124,53 @@ def test_what_waits_when_the_last_one_goes_is_refused_too(how: str) -> None:
             ours.on_replica_actor_died(busy.replica_id)
         with pytest.raises(NoReplica):
             await result(task)
+
+    asyncio.run(go())
+
+
+def test_what_was_refused_is_forgotten() -> None:
+    async def go() -> Any:
+        ours = router()
+        ours.update_replicas([busy := BusyReplica("1")])
+        task = chosen(ours)
+        await asyncio.sleep(0.1)
+        ours.on_replica_actor_died(busy.replica_id)
+        with pytest.raises(NoReplica):
+            await result(task)
+        return dict(ours._pending_requests_by_id)
+
+    assert asyncio.run(go()) == {}
+
+
+def test_a_call_to_prefill_goes_where_it_asks_and_elsewhere_only_when_that_one_is_gone() -> None:
+    async def go() -> None:
+        ours = prefill_router("1", "2")
+        for _ in range(8):
+            assert (await result(called(ours, replica="2"))).replica_id.unique_id == "2"
+        assert (await result(called(ours, replica="gone"))).replica_id.unique_id in ("1", "2")
+        assert (await result(called(ours, replica="2", only=True))).replica_id.unique_id == "2"
+        with pytest.raises(NoReplica):
+            await result(called(ours, replica="gone", only=True))
+
+    asyncio.run(go())
+
+
+def test_a_hundred_calls_at_once_are_all_given_a_replica_and_nothing_stands_still() -> None:
+    async def go() -> None:
+        ours, beats = prefill_router("1", "2"), 0
+
+        async def beat() -> None:
+            nonlocal beats
+            while True:
+                await asyncio.sleep(0.001)
+                beats += 1
+
+        beating = asyncio.create_task(beat())
+        calls = [called(ours, replica=str(at % 3)) for at in range(100)]
+        await asyncio.wait_for(asyncio.gather(*calls), 5)
+        await asyncio.sleep(0.05)
+        beating.cancel()
+        assert beats > 10
 
     asyncio.run(go())
 

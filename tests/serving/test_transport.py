@@ -49,6 +49,24 @@ def test_the_warning_that_g6_always_gives_contradicts_nothing_and_on_p5_does() -
     assert judge(probed.EFA_ON_P5, with_gpudirect).state == "contradicted"
 
 
+@pytest.mark.parametrize(
+    ("setting", "state"), [("efa,shm", "proven"), ("^tcp", "proven"), ("tcp", "contradicted")]
+)
+def test_libfabrics_setting_may_be_a_list(setting: str, state: str) -> None:
+    asked, pair = probed.proven_on_p5()
+    for side in ("prefill", "decode"):
+        pair["after"][side]["asked"] = {"backends": ["LIBFABRIC"], "provider": setting}
+    assert judge(asked, pair).state == state
+
+
+def test_rails_without_gpu_memory_are_slower_and_still_efa() -> None:
+    asked, pair = probed.proven_on_g6()
+    line = {"kind": "no-fi-hmem", "line": "No provider found with FI_HMEM capability for rail 0, retrying"}
+    for side in ("prefill", "decode"):
+        pair["after"][side]["workers"][0]["warnings"] = [line]
+    assert judge(asked, pair).state == "proven"
+
+
 def test_rdma_counters_that_stand_still_contradict_only_where_they_should_move() -> None:
     asked, pair = probed.proven_on_g6()
     assert judge(asked, pair).state == "proven"

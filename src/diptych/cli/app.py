@@ -180,7 +180,8 @@ def verify(
     json_output: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C; print what changes.")] = False,
     period: Annotated[
-        float, typer.Option("--period", help="With --watch: seconds from one round to the next.", min=1)
+        float,
+        typer.Option("--period", help="With --watch: seconds from one round to the next.", min=1, max=86400),
     ] = 30.0,
     allow_fallback: Annotated[
         bool,

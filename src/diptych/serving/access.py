@@ -15,6 +15,7 @@ from typing import Any
 
 from diptych.serving import metrics
 from diptych.serving.keys import ApiKeys, Key
+from diptych.serving.routes import route_path
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -28,6 +29,11 @@ OPEN_PATHS = frozenset({"/health", "/ready"})
 # Prefixes: vLLM mounts its metrics under whatever begins so.
 ADMIN_PATHS = ("/diptych/", "/metrics")
 MAX_BODY_BYTES = 32 * 2**20
+_FORWARDED = (
+    b"forwarded",
+    b"x-forwarded-for",
+    b"x-real-ip",
+)  # somebody stands between, whose client may be anybody
 MAX_HEADER_BYTES = 32 * 2**10
 MAX_HEADERS = 100
 MAX_TIMEOUT_S = 24 * 3600.0
@@ -94,7 +100,7 @@ class AccessMiddleware:
     def _admit(self, scope: Scope) -> None:
         scope.update({"diptych.key": Key(), "diptych.priority": 0, "diptych.timeout_s": None})
         headers = _headers(scope)
-        path = _route_path(scope)
+        path = route_path(scope)
         if path in OPEN_PATHS or scope["method"] == "OPTIONS":  # a browser asks whether it may ask
             return
         key = self._key_for(path, headers, scope)
@@ -105,7 +111,8 @@ class AccessMiddleware:
     def _key_for(self, path: str, headers: Headers, scope: Scope) -> Key:
         key = self._keys.find(_shown_key(headers))
         is_admin_route = path.startswith(ADMIN_PATHS)
-        if key is None and not is_admin_route and self._is_open and _is_on_this_machine(scope):
+        is_direct = not any(name in headers for name in _FORWARDED)
+        if key is None and not is_admin_route and self._is_open and is_direct and _is_on_this_machine(scope):
             return Key()
         if key is None:
             asked = "an admin key" if is_admin_route else "a key"
@@ -148,13 +155,6 @@ def _headers(scope: Scope) -> Headers:
     if length.isdecimal() and float(length) > MAX_BODY_BYTES:
         raise _too_large()
     return headers
-
-
-def _route_path(scope: Scope) -> str:
-    """The path as routes see it: without the prefix under which Serve has mounted the application."""
-    path: str = scope["path"]
-    prefix: str = scope.get("root_path", "")
-    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
 def _shown_key(headers: Headers) -> str:

@@ -63,6 +63,8 @@ class Canary:
             error = f"{type(raised).__name__}: {raised}"
         told = record.to_json()
         crossed = error is None and told["path"] == "remote" and bool(told["kv_transfer_bytes"])
+        if crossed and told["prefill_replica"] != name:
+            crossed, error = False, f"Serve gave it to prefill replica {told['prefill_replica']}"
         if not crossed:
             logger.warning("A prompt of our own did not cross from %s: %s", name, error or told["why"])
         tokens = next((leg.prompt_tokens for leg in record.legs), None)

@@ -14,7 +14,7 @@ EFA, LIBFABRIC = "efa", "LIBFABRIC"
 SIDES = ("prefill", "decode")
 _VERBS_DEVICE = "/dev/infiniband/uverbs"
 _FAILURES = ("handshake-failed", "transfer-failed")
-_AGAINST_EFA = ("ucx-on-efa", "tcp-fallback", "no-fi-hmem")
+_AGAINST_EFA = ("ucx-on-efa", "tcp-fallback")
 _CUDA_NOT_REGISTERED, _MISSING_PLUGIN = "cuda-not-registered", "missing-plugin"
 
 Word = Literal["agrees", "contradicts", "silent"]
@@ -71,7 +71,7 @@ class Wanted:
         if self.backend:
             needed += [("backend",), ("plugin",)]
         if self.provider:
-            needed += [("provider", "device") if self.is_efa else ("provider",)]
+            needed += [("provider", "device") if self.is_efa else ("provider", "net")]
         if self.is_efa:
             needed += [("counters",)]
         if self.is_efa and self.rdma:
@@ -117,8 +117,14 @@ def _settings(wanted: Wanted, pair: Mapping[str, Any], side: str) -> Iterator[Si
     backends, provider = own.get("backends") or [], own.get("provider")
     if wanted.backend and backends and wanted.backend not in backends:
         yield _signal("settings", f"backend set for {side}", ", ".join(backends), CONTRADICTS)
-    if wanted.provider and provider and provider != wanted.provider:
+    if wanted.provider and provider and not _may_be(wanted.provider, provider):
         yield _signal("settings", f"FI_PROVIDER of {side}", provider, CONTRADICTS)
+
+
+def _may_be(provider: str, setting: str) -> bool:
+    """Whether libfabric's setting allows a provider: it takes a list ("efa,shm"), or with "^" all but a list."""
+    names = {each.partition(";")[0] for each in setting.removeprefix("^").split(",")}
+    return (provider in names) != setting.startswith("^")
 
 
 def _of_ranks(

@@ -51,9 +51,11 @@ class NobodyIsUp:
             await self._app(scope, receive, send)
 
     async def _passed_or_refused(self, scope: Message, receive: Any, send: Any) -> None:
-        begun = asyncio.Event()
+        begun, given_up = asyncio.Event(), asyncio.Event()
 
         async def noted(message: Message) -> None:
+            if given_up.is_set():  # Serve's proxy ends quietly when it is called off, and others speak for it
+                return
             begun.set()
             await send(message)
 
@@ -66,6 +68,7 @@ class NobodyIsUp:
                 await passed
                 return
         finally:
+            given_up.set()
             for task in (passed, beginning):
                 task.cancel()
         with contextlib.suppress(Exception, asyncio.CancelledError):

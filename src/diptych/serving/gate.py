@@ -63,9 +63,15 @@ class Gate:
             ready = self._peers.ready
             if not ready:
                 self.stage = f"waiting for a prefill replica of generation {self._peers.generation}"
-            for peer in ready:
-                if not peer.is_aside() and await self._holds(peer.name):
-                    return
+            refused: RuntimeError | None = None
+            for peer in ready:  # one good pair is enough, whichever is asked first
+                try:
+                    if not peer.is_aside() and await self._holds(peer.name):
+                        return
+                except RuntimeError as error:
+                    refused = refused or error
+            if refused:
+                raise refused
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _holds(self, name: str) -> bool:

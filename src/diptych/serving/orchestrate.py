@@ -108,7 +108,7 @@ class Orchestrator(Whole):
         if peer is None:
             self._run_here(leg, "local-no-prefill", "no prefill replica is ready")
             return None
-        if self._has_no_room(leg, peer):
+        if record.only_peer is None and self._has_no_room(leg, peer):
             return None
         place = await self._prefilling.place(prompt, leg, hashes, more, peer, retry=record.only_peer is None)
         if place is None:

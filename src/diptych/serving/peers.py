@@ -11,6 +11,7 @@ from diptych.serving.prefix import Guess
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
+_SILENT_S = 10.0
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Peer:
         name: its name in Serve.
         generation: of the configuration and code it runs.
         ready: whether its engine was well when it was last heard of.
+        heard_at: when it last told of itself, on `time.monotonic`'s clock.
         told_tokens: tokens that it had to compute for all decode replicas together when it last told.
         kv_cache_tokens: what its engine's KV cache holds; None: unknown.
         beginnings: of prompts that it has computed for us.
@@ -31,6 +33,7 @@ class Peer:
     name: str
     generation: str
     ready: bool = True
+    heard_at: float = field(default_factory=time.monotonic)
     told_tokens: int = 0
     kv_cache_tokens: int | None = None
     beginnings: Guess = field(default_factory=Guess)
@@ -124,6 +127,7 @@ class Peers:
         for name, one in told.items():
             peer = self._peers.setdefault(name, Peer(name, one.get("generation", "")))
             peer.generation = one.get("generation", "")
+            peer.heard_at = time.monotonic()
             # One that drains gets no more, and finishes what it has.
             peer.ready = bool(one["ready"]) and not one.get("draining")
             if not one["ready"]:
@@ -131,10 +135,13 @@ class Peers:
             peer.kv_cache_tokens = one.get("kv_cache_tokens")
             peer.told(int(one.get("waiting_tokens", 0)))
         for name, peer in list(self._peers.items()):
-            if name not in told:
+            if name in told:
+                continue
+            peer.ready = False  # it gets no more; what it has goes on, unless it stays silent
+            if time.monotonic() - peer.heard_at > _SILENT_S:
                 peer.lost()
-                if not peer.own_tokens:
-                    del self._peers[name]
+            if not peer.own_tokens:
+                del self._peers[name]
 
     def transferred(self, peer: Peer) -> None:
         """Note that a KV transfer worked."""

@@ -17,7 +17,6 @@ from diptych.serving.outputs import milliseconds
 from diptych.serving.peers import Peer, Peers
 from diptych.serving.record import Leg
 from diptych.serving.settings import Settings
-from diptych.serving.transfers import TAG
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class Prefilling:
             while following is not None:
                 tried.append(following.name)
                 leg.attempts += 1
-                place = await self._ask(following, prompt, leg, hashes, more)
+                place = await self._ask(following, prompt, leg, hashes, more, only=not retry)
                 if place or not retry or len(tried) == MOST_ATTEMPTS:
                     return place
                 following = self._peers.best(tokens, hashes, self._costs.prefill, without=tried)
@@ -86,13 +85,14 @@ class Prefilling:
         return None
 
     async def _ask(
-        self, peer: Peer, prompt: Any, leg: Leg, hashes: list[int], more: Mapping[str, Any]
+        self, peer: Peer, prompt: Any, leg: Leg, hashes: list[int], more: Mapping[str, Any], *, only: bool
     ) -> dict[str, Any] | None:
         """Ask one replica; None when it failed, whereupon it is put aside."""
         asked = {
             "prompt": prefill_prompt(prompt),
             "id": leg.id,
             "replica": peer.name,
+            "only": only,
             "generation": self._peers.generation,
             "priority": more.get("priority", 0),
         }
@@ -126,7 +126,8 @@ class Prefilling:
             peer.ended(leg.id)
         place: dict[str, Any] | None = answer["kv_transfer_params"]
         if not place:
-            self._failed(peer, leg, answer.get("problem") or "it returned no KV cache")
+            asked_one = self._peers.get(answer.get("replica")) or peer  # Serve may have chosen another
+            self._failed(asked_one, leg, answer.get("problem") or "it returned no KV cache")
             return None
         leg.prefill_ms = milliseconds(time.perf_counter() - started)
         self._learn(peer, leg, hashes, answer)
@@ -174,7 +175,8 @@ class Prefilling:
         self._in_background(self._free(leg, place))
 
     async def _free(self, leg: Leg, place: dict[str, Any]) -> None:
-        await self._client.notify_kv_transfer_request_rejected(f"{TAG}{leg.id}", place)
+        # Under another name than the leg's, whose KV transfer from another replica this is not to be taken for.
+        await self._client.notify_kv_transfer_request_rejected(f"freed-{leg.id}", place)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Do what may fail as well: the lease ends anyway."""

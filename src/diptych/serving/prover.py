@@ -1,6 +1,7 @@
 """What a decode replica has to prove its pairs: the probe, the proof, and what the cluster remembers of them."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ from diptych.serving.probe import Probe, Wanted, versions, wanted
 from diptych.serving.proof import Proof
 from diptych.serving.ray_llm import remember, remembers
 from diptych.serving.replicas import ask_replicas
+
+logger = logging.getLogger(__name__)
 
 _SIGNALS_WITHIN_S = 40.0
 _SIBLING_WITHIN_S = 900.0
@@ -101,8 +104,16 @@ class Prover:
         if self._runner.settings.prefill == "never":
             return
         gate = Gate(self.proof, self._runner.peers, ask_prefill)
-        if await gate.passed(was_proven=await asyncio.to_thread(remembers, self._key)):
-            await asyncio.to_thread(remember, self._key)
+        if await gate.passed(was_proven=await self._remembered(remembers)):
+            await self._remembered(remember)
+
+    async def _remembered(self, ask: Callable[[str], Any]) -> bool:
+        """What the cluster's memory says; a head that can't be reached remembers nothing, and keeps nobody down."""
+        try:
+            return bool(await asyncio.to_thread(ask, self._key))
+        except Exception as error:
+            logger.warning("Ray's head could not be asked what was proven: %s", error)
+            return False
 
     async def answer(self, body: bytes, siblings: Any, names: list[str]) -> dict[str, Any]:
         """What `/diptych/v1/probe` answers: of all pairs, one decode replica after the other.

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from diptych.serving import journal, metrics, tracing
 from diptych.serving.access import error_body
 from diptych.serving.record import Record, Refusal, current
+from diptych.serving.routes import route_path
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +42,16 @@ class ReportMiddleware:
         self._server = server
 
     async def __call__(self, scope: Message, receive: Any, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(_ENGINE_NEEDED):
+        path = route_path(scope) if scope["type"] == "http" else ""
+        if not path.startswith(_ENGINE_NEEDED):
             await self._app(scope, receive, send)
             return
         if self._server.engine_problem:
             await unavailable(self._server.engine_problem)(scope, receive, send)
             return
-        record = self._record(scope)
+        record = self._record(scope, path)
         answer = _Answer(scope, send, record, self._server)
-        with tracing.incoming(scope["path"], _headers(scope), scope["method"]) as request:
+        with tracing.incoming(path, _headers(scope), scope["method"]) as request:
             try:
                 await self._answered(scope, receive, answer, record)
             finally:
@@ -75,14 +77,14 @@ class ReportMiddleware:
         finally:
             current.reset(token)
 
-    def _record(self, scope: Message) -> Record:
+    def _record(self, scope: Message, path: str) -> Record:
         wish = _header(scope, PLACEMENT_HEADER).decode("latin-1")
         key = scope.get("diptych.key")
         # Prefill here burdens decode: that is for the placement to weigh, or for an operator to try.
         may = wish == "remote" or (wish == "local" and key is not None and key.admin)
         return Record(
             decode_replica=self._server.replica_name,
-            route=scope["path"],
+            route=path,
             priority=scope.get("diptych.priority", 0),
             prefill_wish=wish if may else None,
         )

@@ -1,6 +1,8 @@
 """The endpoint's routes by name, for counts, log lines and spans: a path that a client makes up gets into none."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 ENGINE_ROUTES = (
     "/v1/chat/completions",
@@ -21,6 +23,13 @@ OWN_ROUTES = ("/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary", "
 OTHER = "other"
 
 _BLANKS = {"{response_id}": "[^/]+", "{model:path}": ".+"}
+
+
+def route_path(scope: Mapping[str, Any]) -> str:
+    """The path of a request as routes see it: without the prefix under which Serve has mounted the application."""
+    path: str = scope["path"]
+    prefix: str = scope.get("root_path", "")
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
 def route_of(path: str) -> str:

@@ -180,7 +180,7 @@ class PrefillServer(Phase, PDPrefillServer):
                     asked | {"trace_headers": there.headers or asked["trace_headers"]}
                 )
         finally:
-            del self._waiting[asked["id"]]
+            self._waiting.pop(asked["id"], None)
         if output is None:
             return self._answer(problem=self.engine_problem)
         queue_ms = milliseconds(queued_s(output.metrics))
@@ -320,6 +320,8 @@ class DecodeServer(Facing, PDDecodeServer):
         await super().__init__(llm_config, prefill_server=prefill_server)
         if gated:
             await self.prover.pass_gate(self._prefill_while_alive)
+        else:  # prefill may have no replica at all, and that is as it should be
+            self.runner.peers.has_transferred = True
         self._tasks += [
             asyncio.create_task(self._ask_prefill()),
             asyncio.create_task(self.prover.proof.watch()),
@@ -407,7 +409,7 @@ class DecodeServer(Facing, PDDecodeServer):
         """The other decode replicas. A single one has none, and asks nobody."""
         settings = self._llm_config.deployment_config
         ranks = self._llm_config.engine_kwargs.get("data_parallel_size", 1)
-        if settings.get("num_replicas", 1) * ranks == 1 and "autoscaling_config" not in settings:
+        if (settings.get("num_replicas") or 1) * ranks == 1 and "autoscaling_config" not in settings:
             return []
         told = await _ask_all(self._own_handle())
         return [one for one in told if one["replica"] != self.replica_name]

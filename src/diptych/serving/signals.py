@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -82,7 +83,8 @@ def worker_signals(rank: int, proc: Path = Path("/proc/self"), sys: Path = Path(
     """The signals of this process.
 
     Returns:
-        `rank`, `pid`; `backends` that NIXL's agent made; `libraries` of NIXL and below it that are mapped to be
+        `rank`, `pid`, `host` (node or pod);
+        `backends` that NIXL's agent made; `libraries` of NIXL and below it that are mapped to be
         executed; `devices` that are open; `rails` and `warnings` from NIXL's log; `side_channel` (`host:port`, where
         the engine's handshakes are answered); `device_counters` (bytes since the device is there).
     """
@@ -91,6 +93,7 @@ def worker_signals(rank: int, proc: Path = Path("/proc/self"), sys: Path = Path(
     return {
         "rank": rank,
         "pid": os.getpid(),
+        "host": socket.gethostname(),
         "backends": sorted({name for each in connectors for name in _backends(each)}),
         "libraries": libraries(proc),
         "devices": open_devices(proc),

@@ -114,5 +114,5 @@ def _grown(pair: Mapping[str, Any], side: str) -> dict[str, dict[str, int]] | No
 
 
 def _node(worker: Mapping[str, Any]) -> str:
-    """Which node a worker is on, by where it listens: all that a worker tells of it."""
-    return str(worker.get("side_channel") or "").rpartition(":")[0]
+    """Which node or pod a worker is in; where it does not tell, by where it listens."""
+    return str(worker.get("host") or str(worker.get("side_channel") or "").rpartition(":")[0])

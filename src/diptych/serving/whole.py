@@ -63,7 +63,8 @@ class Whole:
         more["priority"] = max(record.priority, asked) if asked else record.priority
         try:
             params = self._fitting(leg.prompt_tokens or 1, params)
-            self._check_queue(leg)
+            if record.only_peer is None:  # a prompt of our own looks whether the way works
+                self._check_queue(leg)
             outputs = self._ways(prompt, params, f"{TAG}{leg.id}-{request_id}", leg, record, more)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:

@@ -92,7 +92,7 @@ def tokens_of(answer: Mapping[str, Any]) -> list[Token]:
     return [
         Token(str(name), float(logprob), {str(key): float(value) for key, value in (tops[i] or {}).items()})
         for i, (name, logprob) in enumerate(
-            zip(told.get("tokens") or (), told["token_logprobs"], strict=True)
+            zip(told.get("tokens") or (), told.get("token_logprobs") or (), strict=True)
         )
     ]
 
