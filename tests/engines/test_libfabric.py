@@ -94,7 +94,8 @@ def test_without_its_libraries_an_engine_with_libfabric_does_not_start() -> None
         up = service.up()
         print(f"\n{up.stderr}")
         assert up.returncode == 1
-        assert "NIXL_ERR_NOT_FOUND" in up.stderr
+        assert "engine did not start. Its own last words: nixl" in up.stderr
+        assert "nixlNotFoundError: NIXL_ERR_NOT_FOUND" in up.stderr
 
 
 def test_libfabric_asked_for_and_ucx_in_the_engines_does_not_come_up() -> None:

@@ -34,6 +34,12 @@ def prefill_peers(*names: str, **told: Any) -> Peers:
     return peers
 
 
+def long_silent(peers: Peers) -> None:
+    """Have all replicas be silent for so long that they count as lost unless they tell of themselves now."""
+    for peer in peers:
+        peer.heard_at -= 60.0
+
+
 def prompt(*tokens: int, **fields: Any) -> dict[str, Any]:
     """A prompt as vLLM's renderer makes it."""
     return {"type": "token", "prompt_token_ids": list(tokens or (1, 2, 3)), "prompt": "its text", **fields}

@@ -1,6 +1,7 @@
 """The prefill replicas as a decode replica knows them."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from diptych.serving.prefix import GUESS_BLOCK, chain
 from diptych.serving.readiness import readiness_of
 from diptych.serving.router import ChosenReplicaRouter
 from diptych.serving.settings import Settings
-from fakes.phases import GENERATION, prefill_peers
+from fakes.phases import GENERATION, long_silent, prefill_peers
 
 TOKENS = list(range(4 * GUESS_BLOCK))
 HASHES = list(chain(TOKENS, GUESS_BLOCK))
@@ -106,6 +107,7 @@ def test_ready_is_said_only_after_a_kv_transfer_and_degraded_when_prefill_is_los
     assert readiness_of(None, peers, settings).state == "starting"
     peers.transferred(peers.get("one"))  # type: ignore[arg-type]
     assert readiness_of(None, peers, settings).state == "ready"
+    long_silent(peers)
     peers.update([])
     assert readiness_of(None, peers, settings).state == "degraded"
     assert readiness_of("engine process 7 is gone", peers, settings).state == "down"
@@ -129,7 +131,7 @@ def test_a_call_goes_to_the_replica_it_names_while_serve_knows_it() -> None:
     assert groups({"replica": "gone"}) == [["one", "two"]]
 
 
-def test_one_silent_look_gives_a_replica_no_more_work_and_takes_none_away(
+def test_a_replica_that_is_silent_gets_no_more_prompts_and_then_loses_what_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost: list[str] = []
@@ -138,8 +140,12 @@ def test_one_silent_look_gives_a_replica_no_more_work_and_takes_none_away(
     peer = peers.get("one")
     assert peer
     peer.sent("leg", 100)
+    told = []
+    for silent_s in (1.0, 7.0, 11.0):
+        peer.heard_at = time.monotonic() - silent_s
+        peers.update([])
+        told.append((bool(peers.ready), list(lost)))
+    assert told == [(True, []), (False, []), (False, ["one"])]
+    peer.ended("leg")
     peers.update([])
-    assert (peers.ready, lost) == ([], [])
-    peer.heard_at -= 60.0
-    peers.update([])
-    assert lost == ["one"]
+    assert list(peers) == []

@@ -21,7 +21,7 @@ from diptych.serving.probe import Wanted, silent
 from diptych.serving.proof import Proof
 from diptych.serving.readiness import readiness_of
 from diptych.serving.settings import Settings
-from fakes.phases import GENERATION, prefill_peers
+from fakes.phases import GENERATION, long_silent, prefill_peers
 
 ENGINE = {"backends": ["UCX"], "provider": None, "kv_buffer_device": "cpu"}
 GOOD, WRONG, MUTE, LOST = "good", "wrong", "mute", "lost"
@@ -112,6 +112,7 @@ def test_a_contradiction_counts_only_when_a_second_look_says_the_same(peers: Pee
 def test_a_pair_that_is_gone_contradicts_nothing(peers: Peers) -> None:
     own = proof(peers, WRONG)
     asyncio.run(own.look("prefill-1"))
+    long_silent(peers)
     peers.update([])
     assert own.contradiction is None
     assert own.gauges() == {}
@@ -356,6 +357,7 @@ def test_metrics_show_what_is_proven_of_the_pairs_that_are_there(monkeypatch: py
     assert 0 <= (value("proof_age_seconds", prefill_replica="prefill-1") or 0) < 60
     assert (value("transport_contradicted"), value("transport_fallback")) == (0, 1)
 
+    long_silent(peers)
     peers.update([{"replica": "prefill-1", "generation": GENERATION, "ready": True}])
     metrics.set_proofs(own.gauges(), contradicted=False, fallback=False)
     assert value("proof_ok", proof="transport", prefill_replica="prefill-1") == 1

@@ -11,7 +11,8 @@ from diptych.serving.prefix import Guess
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
-_SILENT_S = 10.0
+_QUIET_S, _SILENT_S = 6.0, 10.0
+"""Without a word for so long a replica gets no more prompts, and then loses those that wait there."""
 
 
 @dataclass
@@ -122,7 +123,7 @@ class Peers:
         return self._peers.get(name or "")
 
     def update(self, vitals: Sequence[Mapping[str, Any]]) -> None:
-        """Take in what the prefill replicas say of themselves; those that said nothing are not ready."""
+        """Take in what the prefill replicas say of themselves; those that stay silent are not ready, and then lost."""
         told = {one["replica"]: one for one in vitals}
         for name, one in told.items():
             peer = self._peers.setdefault(name, Peer(name, one.get("generation", "")))
@@ -135,13 +136,14 @@ class Peers:
             peer.kv_cache_tokens = one.get("kv_cache_tokens")
             peer.told(int(one.get("waiting_tokens", 0)))
         for name, peer in list(self._peers.items()):
-            if name in told:
+            silent_s = time.monotonic() - peer.heard_at
+            if name in told or silent_s < _QUIET_S:  # one answer that is late means a busy machine
                 continue
-            peer.ready = False  # it gets no more; what it has goes on, unless it stays silent
-            if time.monotonic() - peer.heard_at > _SILENT_S:
+            peer.ready = False
+            if silent_s >= _SILENT_S:
                 peer.lost()
-            if not peer.own_tokens:
-                del self._peers[name]
+                if not peer.own_tokens:
+                    del self._peers[name]
 
     def transferred(self, peer: Peer) -> None:
         """Note that a KV transfer worked."""

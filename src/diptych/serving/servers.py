@@ -232,7 +232,8 @@ class PrefillServer(Phase, PDPrefillServer):
     async def __del__(self) -> None:
         """Called by Serve before it ends the replica; KV cache that decode is about to fetch stays so long."""
         self._is_draining = True
-        if getattr(self, "engine", None) is not None and not self.engine_problem:
+        has_started = getattr(self, "_engine_vitals", None) is not None  # else there is nothing to be fetched
+        if has_started and not self.engine_problem:
             await wait_until_fetched(lambda: read_counters()["kv_cache_usage"], lease_s(self.engine.client))
         await asyncio.to_thread(tracing.flush)
         await super().__del__()
