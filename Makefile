@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help setup dev up down status bench test test-long test-all conformance chaos hosts pair lint clean
+.PHONY: help setup dev up down status bench test test-long test-all conformance load chaos hosts pair lint clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -46,13 +46,16 @@ test: lint ## lint, then all tests but those marked long
 	$(BIN)/python -m pytest -m "not long" $(ARGS)
 
 test-long: dev ## the tests marked long, if there are any
-	@$(BIN)/python -m pytest -m "long and not conformance and not chaos and not hosts" --collect-only -q >/dev/null 2>&1; \
+	@$(BIN)/python -m pytest -m "long and not conformance and not load and not chaos and not hosts" --collect-only -q >/dev/null 2>&1; \
 	if [ $$? = 5 ]; then echo "no test is marked long"; \
-	else echo '$(BIN)/python -m pytest -m "long and not conformance and not chaos and not hosts" $(ARGS)'; \
-	$(BIN)/python -m pytest -m "long and not conformance and not chaos and not hosts" $(ARGS); fi
+	else echo '$(BIN)/python -m pytest -m "long and not conformance and not load and not chaos and not hosts" $(ARGS)'; \
+	$(BIN)/python -m pytest -m "long and not conformance and not load and not chaos and not hosts" $(ARGS); fi
 
 conformance: dev ## every field of every request, and fuzz: the split against the engine alone
 	$(BIN)/python -m pytest -m conformance $(ARGS)
+
+load: dev ## placement, full queues, several prefill replicas, both ways in: on a quiet machine
+	$(BIN)/python -m pytest tests/engines -m load -s $(ARGS)
 
 chaos: dev ## engines, replicas and Ray's processes killed, KV transfers held: what each request becomes
 	$(BIN)/python -m pytest tests/engines -m chaos -s $(ARGS)
@@ -66,6 +69,7 @@ pair: ## the tests that depend on the engines' versions, with Ray 2.58 and vLLM 
 test-all: test ## every test
 	@$(MAKE) --no-print-directory test-long
 	@$(MAKE) --no-print-directory conformance
+	@$(MAKE) --no-print-directory load
 	@$(MAKE) --no-print-directory chaos
 	@$(MAKE) --no-print-directory hosts
 

@@ -1,6 +1,7 @@
 """Decode received the prompt's KV cache: shown by both engines' own counters, not by what Diptych says of itself."""
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -71,6 +72,22 @@ def test_prefill_generates_exactly_one_token_for_each_of_several_requests_at_onc
     assert rise(before["prefill"], after["prefill"])["generation_tokens"] == 4
     decode = rise(before["decode"], after["decode"])
     assert (decode["external_kv_tokens"], decode["kv_transfers"], decode["generation_tokens"]) == (160, 4, 32)
+
+
+def test_many_requests_at_once_all_go_through_prefill_and_nothing_stands_still(service: Service) -> None:
+    with service.client() as client:
+
+        def ask(_: int) -> tuple[int, str | None, float]:
+            body = {"model": service.model, "prompt": unseen_prompt(40), "max_tokens": 4, "ignore_eos": True}
+            began = time.monotonic()
+            response = client.post("/v1/completions", json=body)
+            return response.status_code, response.headers.get("x-diptych-path"), time.monotonic() - began
+
+        with ThreadPoolExecutor(16) as pool:
+            told = list(pool.map(ask, range(48)))
+    assert {status for status, _, _ in told} == {200}
+    assert {path for _, path, _ in told} == {"remote"}
+    assert max(seconds for _, _, seconds in told) < 15.0  # with Ray 2.58 they stood still, ten seconds at a time
 
 
 def test_what_a_request_is_told_of_its_kv_transfer_is_what_the_engine_counted(service: Service) -> None:

@@ -21,7 +21,7 @@ from engines.placed import (
 from engines.service import kill, rise, seconds_until
 from engines.test_kv_transfer import BLOCK_TOKENS, unseen_prompt
 
-pytestmark = [pytest.mark.engines, pytest.mark.long]
+pytestmark = [pytest.mark.engines, pytest.mark.long, pytest.mark.load]
 
 SLOTS = 2
 RECOVERY_S = 2.0
