@@ -87,7 +87,9 @@ def test_many_requests_at_once_all_go_through_prefill_and_nothing_stands_still(s
             told = list(pool.map(ask, range(48)))
     assert {status for status, _, _ in told} == {200}
     assert {path for _, path, _ in told} == {"remote"}
-    assert max(seconds for _, _, seconds in told) < 15.0  # with Ray 2.58 they stood still, ten seconds at a time
+    assert (
+        max(seconds for _, _, seconds in told) < 15.0
+    )  # with Ray 2.58 they stood still, ten seconds at a time
 
 
 def test_what_a_request_is_told_of_its_kv_transfer_is_what_the_engine_counted(service: Service) -> None:
