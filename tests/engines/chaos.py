@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import httpx
 
 from engines.link import FOLDER_ENV, Link
-from engines.service import NAME, PHASES, START_TIMEOUT_S, Service, seconds_until
+from engines.service import NAME, PHASES, START_TIMEOUT_S, Service, repeatedly, seconds_until
 
 ANSWERED_WITHIN_S = 45.0
 """No request takes longer, whatever happens to the engines under it: a replica is replaced in less."""
@@ -194,20 +193,12 @@ def asking(service: Service, prompts: Sequence[str]) -> Iterator[Asked]:
 def steadily(service: Service, prompt: str) -> Iterator[list[Reply]]:
     """One request after another all the while."""
     replies: list[Reply] = []
-    stop = threading.Event()
 
     def ask() -> None:
-        while not stop.is_set():
-            replies.append(fetch(service, prompt, streamed=len(replies) % 2 == 0))
-            stop.wait(0.3)
+        replies.append(fetch(service, prompt, streamed=len(replies) % 2 == 0))
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
+    with repeatedly(ask, every_s=0.3):
         yield replies
-    finally:
-        stop.set()
-        thread.join()
 
 
 def reached(condition: Callable[[], bool], within_s: float = 30.0) -> None:

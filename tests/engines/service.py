@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,34 @@ def seconds_until(condition: Callable[[], bool], within_s: float, every_s: float
         assert time.monotonic() - began < within_s, f"not within {within_s:.0f} s: {condition}"
         time.sleep(every_s)
     return time.monotonic() - began
+
+
+@contextlib.contextmanager
+def repeatedly(work: Callable[[], object], every_s: float) -> Iterator[None]:
+    """Have work done over and over beside what the test does meanwhile, with a pause after each time."""
+    stop = threading.Event()
+
+    def again() -> None:
+        while not stop.is_set():
+            work()
+            stop.wait(every_s)
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def check_status_names(service: Service, dead: str) -> None:
+    """Hold that `diptych status` says which process was killed, and that `down` works after that."""
+    done = service.run("status", "--name", NAME)
+    assert done.returncode == 1
+    assert dead in done.stdout
+    assert "SIGKILL" in done.stdout
+    assert service.down().returncode == 0
 
 
 def leftovers(service: Service) -> list[str]:

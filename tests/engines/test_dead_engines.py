@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from engines.service import Service, kill, seconds_until
+from engines.service import Service, kill, repeatedly, seconds_until
 
 pytestmark = pytest.mark.engines
 
@@ -35,36 +35,29 @@ class Asked:
 @contextmanager
 def asking(service: Service) -> Iterator[Asked]:
     """Send short requests all the while; each must be answered in time, in words, and never with a traceback."""
-    asked, stop = Asked(), threading.Event()
+    asked = Asked()
 
     def ask() -> None:
-        while not stop.is_set():
-            began = time.monotonic()
-            try:
-                response = service.post(
-                    "/v1/completions", timeout_s=ANSWERED_WITHIN_S, prompt=f"At {began} the", max_tokens=4
+        began = time.monotonic()
+        try:
+            response = service.post(
+                "/v1/completions", timeout_s=ANSWERED_WITHIN_S, prompt=f"At {began} the", max_tokens=4
+            )
+            asked.rows.append(
+                (
+                    time.monotonic() - began,
+                    response.status_code,
+                    response.headers.get("x-diptych-path"),
+                    response.text,
                 )
-                asked.rows.append(
-                    (
-                        time.monotonic() - began,
-                        response.status_code,
-                        response.headers.get("x-diptych-path"),
-                        response.text,
-                    )
-                )
-                if response.status_code == 503:
-                    assert "retry-after" in response.headers
-            except (httpx.HTTPError, AssertionError) as error:
-                asked.rows.append((time.monotonic() - began, -1, None, repr(error)))
-            stop.wait(0.5)
+            )
+            if response.status_code == 503:
+                assert "retry-after" in response.headers
+        except (httpx.HTTPError, AssertionError) as error:
+            asked.rows.append((time.monotonic() - began, -1, None, repr(error)))
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
+    with repeatedly(ask, every_s=0.5):
         yield asked
-    finally:
-        stop.set()
-        thread.join()
 
 
 def status_names(service: Service, phase: str) -> float:
@@ -114,13 +107,19 @@ def test_a_killed_prefill_engine_is_replaced_while_decode_answers_everything(ser
     assert service.engine("prefill").pid != engine.pid
 
 
-def test_a_killed_decode_engine_is_replaced_and_requests_are_told_when_to_come_back(service: Service) -> None:
+def decode_killed_and_replaced(service: Service) -> Asked:
+    """Kill decode's engine and wait until the service is ready again: what requests became meanwhile."""
     kill(service.engine("decode"))
     with asking(service) as asked:
         noticed = status_names(service, "decode")
         ready = ready_again(service)
     report("decode killed", noticed, ready, asked)
     check_answers(asked, {200, 503})
+    return asked
+
+
+def test_a_killed_decode_engine_is_replaced_and_requests_are_told_when_to_come_back(service: Service) -> None:
+    decode_killed_and_replaced(service)
     check_transfers_again(service)
 
 

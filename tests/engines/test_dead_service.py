@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.service import NAME, Service, kill, seconds_until_nothing_is_left
+from engines.service import Service, check_status_names, kill, seconds_until_nothing_is_left
 
 pytestmark = [pytest.mark.engines, pytest.mark.long]
 
@@ -29,8 +29,4 @@ def test_when_rays_node_process_is_killed_status_names_it_and_nothing_is_left(se
     kill(raylet)
     gone = seconds_until_nothing_is_left(service)
     print(f"\nraylet killed: nothing left after {gone:.1f} s")
-    done = service.run("status", "--name", NAME)
-    assert done.returncode == 1
-    assert "raylet" in done.stdout
-    assert "SIGKILL" in done.stdout
-    assert service.down().returncode == 0
+    check_status_names(service, "raylet")

@@ -17,7 +17,14 @@ from engines.fields_of_others import MODELS
 from engines.haproxy import behind_haproxy
 from engines.service import Service, leftovers, seconds_until
 from engines.shapes import SHAPES
-from engines.test_dead_engines import asking, check_answers, kill, ready_again, report, status_names
+from engines.test_dead_engines import (
+    asking,
+    check_answers,
+    decode_killed_and_replaced,
+    kill,
+    ready_again,
+    report,
+)
 from engines.test_kv_transfer import BYTES_PER_TOKEN, unseen_prompt
 from engines.test_loopback import is_loopback
 
@@ -246,13 +253,7 @@ def test_a_client_that_leaves_frees_the_kv_cache_of_both_phases(service: Service
 
 @pytest.mark.parametrize("way", ["HAProxy"], indirect=True)  # by Serve's proxy: test_dead_engines
 def test_a_dead_decode_engine_is_503_in_words_until_it_is_replaced(service: Service) -> None:
-    kill(service.engine("decode"))
-    with asking(service) as asked:
-        noticed = status_names(service, "decode")
-        ready = ready_again(service)
-    report("decode killed", noticed, ready, asked)
-    check_answers(asked, {200, 503})
-    assert 503 in asked.statuses()
+    assert 503 in decode_killed_and_replaced(service).statuses()
     assert service.complete("And then")["diptych"]["path"] == "remote"
 
 

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+
+from fakes.loopback_server import LoopbackServer
 
 KEY = "dk-4f1c0ffee"
 MODEL = "tiny"
@@ -85,7 +87,7 @@ class StreamEndError(Exception):
         self.clean = clean
 
 
-class FakeEndpoint:
+class FakeEndpoint(LoopbackServer):
     """The endpoint, up within `with`.
 
     Attributes:
@@ -102,19 +104,7 @@ class FakeEndpoint:
         self.status: Mapping[str, Any] | None = {"phases": {}}
         self.requests: list[Request] = []
         self.client_left = threading.Event()
-        self._server = _Server(self)
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(_Server(self))
 
     def key_file(self, folder: Path) -> Path:
         """A file with the key, as `up` makes it."""

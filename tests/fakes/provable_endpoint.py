@@ -6,14 +6,14 @@ one of them wrong.
 """
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fakes import probed
+from fakes.loopback_server import LoopbackServer
 
 ADMIN_KEY, KEY, MODEL = "dk-admin", "dk-client", "tiny"
 Json = dict[str, Any]
@@ -74,25 +74,13 @@ def probing(kind: Callable[[], tuple[Json, Json]], **fields: Any) -> Callable[[l
     return probe
 
 
-class ProvableEndpoint:
+class ProvableEndpoint(LoopbackServer):
     """The endpoint, up within `with`."""
 
     def __init__(self, probe: Callable[[list[int]], Json] | None = None) -> None:
         self.behaviour = Behaviour(probe or probing(probed.ucx_here))
         self.requests: list[tuple[str, str | None, Any]] = []
-        self._server = _Server(self)
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(_Server(self))
 
     def key_file(self, folder: Path, key: str = ADMIN_KEY) -> Path:
         path = folder / f"key-{key}"

@@ -19,8 +19,7 @@ from ray.serve._private.request_router.common import PendingRequest
 from ray.serve.config import RequestRouterConfig
 
 from diptych.serving import builder
-from diptych.serving.access import error_body
-from diptych.serving.admission import UNAVAILABLE
+from diptych.serving.errors import UNAVAILABLE, error_body
 from diptych.serving.router import ChosenReplicaRouter, FacingRouter, NoReplica
 
 DEPLOYMENT = DeploymentID(name="Decode:m", app_name="diptych")

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from diptych.serving import metrics
+from diptych.serving.errors import INVALID, error_body
 from diptych.serving.keys import ApiKeys, Key
 from diptych.serving.routes import route_path
 
@@ -29,11 +30,8 @@ OPEN_PATHS = frozenset({"/health", "/ready"})
 # Prefixes: vLLM mounts its metrics under whatever begins so.
 ADMIN_PATHS = ("/diptych/", "/metrics")
 MAX_BODY_BYTES = 32 * 2**20
-_FORWARDED = (
-    b"forwarded",
-    b"x-forwarded-for",
-    b"x-real-ip",
-)  # somebody stands between, whose client may be anybody
+# With one of these somebody stands between, whose client may be anybody.
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 MAX_HEADER_BYTES = 32 * 2**10
 MAX_HEADERS = 100
 MAX_TIMEOUT_S = 24 * 3600.0
@@ -49,11 +47,6 @@ _TIMEOUT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(ms|s)?")
 def behind_haproxy() -> bool:
     """Whether Serve has HAProxy before its replicas: to them every client then has HAProxy's address."""
     return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
-
-
-def error_body(message: str, kind: str, code: int, param: str | None = None) -> dict[str, Any]:
-    """An error as OpenAI's API words it."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 class AccessMiddleware:
@@ -134,7 +127,7 @@ class _Refused(Exception):  # noqa: N818 - a refusal is no mishap
     def __init__(self, status: int, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self._content = error_body(message, _KINDS.get(status, "invalid_request_error"), status, param)
+        self._content = error_body(message, _KINDS.get(status, INVALID), status, param)
 
     async def answer(self, send: Send) -> None:
         headers = [(b"content-type", b"application/json")]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from diptych.serving.errors import INVALID, OVERLOADED
 from diptych.serving.record import Refusal
 from diptych.serving.settings import Queue
 
-OVERLOADED, UNAVAILABLE, INVALID = "overloaded_error", "service_unavailable", "invalid_request_error"
 _TIMES_THE_KV_CACHE = 4
 _LONGEST_RETRY_S = 60
 

@@ -1,11 +1,11 @@
 """The prefill that a decode replica takes on itself: what of a prompt it would be, and how much it may be in all."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diptych.serving.admission import UNAVAILABLE, retry_after
+from diptych.serving.admission import retry_after
 from diptych.serving.costs import Costs
+from diptych.serving.errors import UNAVAILABLE
 from diptych.serving.inside import Inside
 from diptych.serving.legs import prompt_length, prompt_tokens
 from diptych.serving.placement import Share
@@ -36,7 +36,7 @@ class Burden:
         """How many of a prompt's tokens would be computed here; what is not known for certain counts."""
         tokens, cached = prompt_tokens(prompt), 0
         # vLLM reads no prefix cache for a prompt whose own probabilities are asked for, and others' under other names.
-        if tokens and not (_has_salt(prompt) or lora_request or params.prompt_logprobs is not None):
+        if tokens and not (prompt.get("cache_salt") or lora_request or params.prompt_logprobs is not None):
             cached = self.cached.cached_tokens(tokens)
         # The last token is always computed: its output is the answer's first.
         return max(1, prompt_length(prompt) - cached)
@@ -66,7 +66,3 @@ class Burden:
         seconds = self.seconds(leg) or 0.0
         self.share.add(seconds)
         return seconds
-
-
-def _has_salt(prompt: Mapping[str, Any]) -> bool:
-    return bool(prompt.get("cache_salt"))

@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 
 from diptych.serving import proxy
+from diptych.serving.errors import NOBODY_IS_UP
 
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Any, Any], Awaitable[None]]
@@ -73,14 +74,5 @@ class NobodyIsUp:
                 task.cancel()
         with contextlib.suppress(Exception, asyncio.CancelledError):
             await passed
-        await _refusal()(scope, receive, send)
-
-
-def _refusal() -> JSONResponse:
-    error = {
-        "message": "No replica of decode is up; one is being started. Come back later.",
-        "type": "service_unavailable",
-        "param": None,
-        "code": 503,
-    }
-    return JSONResponse({"error": error}, status_code=503, headers={"retry-after": RETRY_AFTER_S})
+        refusal = JSONResponse(NOBODY_IS_UP, status_code=503, headers={"retry-after": RETRY_AFTER_S})
+        await refusal(scope, receive, send)

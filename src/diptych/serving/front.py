@@ -8,7 +8,8 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from diptych.serving.access import AccessMiddleware, error_body
+from diptych.serving.access import AccessMiddleware
+from diptych.serving.errors import INVALID, error_body
 from diptych.serving.report import RETRY_AFTER_S, ReportMiddleware, unavailable
 from diptych.serving.routes import ENGINE_ROUTES
 from diptych.serving.writes import SteadyWrites
@@ -52,7 +53,7 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
         try:
             return JSONResponse(await server.probe(await request.body()))
         except ValueError as error:
-            return JSONResponse(error_body(str(error), "invalid_request_error", 400), status_code=400)
+            return JSONResponse(error_body(str(error), INVALID, 400), status_code=400)
 
     @app.get("/diptych/v1/status")
     async def status() -> Response:
@@ -62,13 +63,12 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
     @app.exception_handler(HTTPException)
     async def refused(_: Any, error: HTTPException) -> Response:
         """What Starlette and FastAPI refuse themselves (a route, a method, a body of bytes), in OpenAI's words."""
-        content = error_body(str(error.detail), "invalid_request_error", error.status_code)
+        content = error_body(str(error.detail), INVALID, error.status_code)
         return JSONResponse(content, status_code=error.status_code, headers=error.headers)
 
     app.middleware_stack = None  # vLLM has built it already; Starlette builds it again with ours on top
-    app.user_middleware.append(
-        Middleware(SteadyWrites)
-    )  # innermost: what is joined passes all others but once
+    # Innermost: what is joined passes all others but once.
+    app.user_middleware.append(Middleware(SteadyWrites))
     app.add_middleware(ReportMiddleware, server=server)
     app.add_middleware(AccessMiddleware, **{"api_key_file": None, **access})
     return app

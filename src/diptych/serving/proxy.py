@@ -11,12 +11,19 @@ from typing import Any
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 
+from diptych.serving.errors import UNAVAILABLE, error_body
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _RETRY_AFTER_S = "10"
+_GONE = error_body(
+    "The replica that had this request is gone. Another one takes its place: come back later.",
+    UNAVAILABLE,
+    503,
+)
 _OF_SERVE = "/-/"
 
 
@@ -67,21 +74,14 @@ class _Answer:
         """Say the last words, where the response has not come to its end; False where none can be said."""
         if not self._begun or self._is_serves:
             headers = {"retry-after": _RETRY_AFTER_S}
-            response = JSONResponse(_unavailable(), status_code=503, headers=headers)
+            response = JSONResponse(_GONE, status_code=503, headers=headers)
             await response(self._scope, self._receive, self._send)
             return True
         if self._streams and not self._ended:
-            event = (
-                b"event: error\ndata: " + json.dumps({"type": "error", **_unavailable()}).encode() + b"\n\n"
-            )
+            event = b"event: error\ndata: " + json.dumps({"type": "error", **_GONE}).encode() + b"\n\n"
             await self._send({"type": "http.response.body", "body": event, "more_body": False})
             return True
         return self._ended
-
-
-def _unavailable() -> dict[str, Any]:
-    message = "The replica that had this request is gone. Another one takes its place: come back later."
-    return {"error": {"message": message, "type": "service_unavailable", "param": None, "code": 503}}
 
 
 def _content_type(message: Message) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from diptych.serving import journal, metrics, tracing
-from diptych.serving.access import error_body
+from diptych.serving.errors import UNAVAILABLE, error_body
 from diptych.serving.record import Record, Refusal, current
 from diptych.serving.routes import route_path
 
@@ -270,7 +270,7 @@ async def engine_died(server: Any) -> bool:
 
 def unavailable(why: str) -> Response:
     """503 with a time to come back: Serve is replacing the replica."""
-    content = error_body(f"The service is restarting an engine: {why}.", "service_unavailable", 503)
+    content = error_body(f"The service is restarting an engine: {why}.", UNAVAILABLE, 503)
     return JSONResponse(content, status_code=503, headers={"retry-after": RETRY_AFTER_S})
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ray.serve.exceptions import BackPressureError
 from ray.serve.request_router import RequestRouter
 
+from diptych.serving.errors import NOBODY_IS_UP
 from diptych.serving.ray_llm import PowerOfTwoChoicesRequestRouter
 
 _RETRY_AFTER_S = 5
@@ -25,15 +26,8 @@ class NoReplica(BackPressureError):  # noqa: N818 - what the client is told, no 
 
     @property
     def message(self) -> Any:
-        """The body, as OpenAI's API words an error."""
-        return {
-            "error": {
-                "message": "No replica of decode is up; one is being started. Come back later.",
-                "type": "service_unavailable",
-                "param": None,
-                "code": 503,
-            }
-        }
+        """The body, which Serve turns into JSON."""
+        return NOBODY_IS_UP
 
 
 class FacingRouter(PowerOfTwoChoicesRequestRouter):

@@ -377,10 +377,11 @@ class DecodeServer(Facing, PDDecodeServer):
 
     async def _prefill_now(self) -> list[dict[str, Any]]:
         """The prefill replicas as of now; among them those that Serve takes away while they compute for us."""
-        handle, working = self._prefill_handle, [peer.name for peer in self.runner.peers if peer.own_tokens]
-        vitals, *alone = await asyncio.gather(_ask_all(handle), *(_ask_all(handle, each) for each in working))
+        vitals = await _ask_all(self._prefill_handle)
         known = {one["replica"] for one in vitals}
-        vitals += [one | {"draining": True} for told in alone for one in told if one["replica"] not in known]
+        missed = [peer.name for peer in self.runner.peers if peer.own_tokens and peer.name not in known]
+        alone = await asyncio.gather(*(_ask_all(self._prefill_handle, name) for name in missed))
+        vitals += [one | {"draining": True} for told in alone for one in told]
         self.runner.peers.update(vitals)
         return vitals
 
