@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help setup dev up down status bench test test-long test-all conformance load chaos hosts pair lint clean
+.PHONY: help setup dev up down status bench goals test test-long test-all conformance load chaos hosts pair lint clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -25,7 +25,10 @@ down: ## take the service down
 status: ## what is up, and what blocks
 	@$(call diptych,status)
 
-bench: setup ## Diptych against Ray's own application and bare vLLM, the split against one engine, the commands; 30 minutes
+bench: setup ## the split against one engine on this machine, under the same load, with a verdict; under 10 minutes
+	@$(BIN)/diptych bench --input 400 --output 32 --rate 0.25 --requests 10 --slo ttft=4s,tpot=150ms compare $(ARGS)
+
+goals: setup ## Diptych against Ray's own application and bare vLLM, the split against one engine, the commands; 30 minutes
 	@missed=; for each in stock aggregated commands way mix; do \
 	echo "$(BIN)/python benchmarks/$$each.py"; $(BIN)/python benchmarks/$$each.py || missed="$$missed $$each"; done; \
 	[ -z "$$missed" ] || { echo "make: goals missed in:$$missed" >&2; exit 1; }
@@ -43,13 +46,10 @@ lint: dev ## format, style, types and layers
 	$(BIN)/lint-imports
 
 test: lint ## lint, then all tests but those marked long
-	$(BIN)/python -m pytest -m "not long" $(ARGS)
+	@$(call in_two_parts,not long)
 
-test-long: dev ## the tests marked long, if there are any
-	@$(BIN)/python -m pytest -m "long and not conformance and not load and not chaos and not hosts" --collect-only -q >/dev/null 2>&1; \
-	if [ $$? = 5 ]; then echo "no test is marked long"; \
-	else echo '$(BIN)/python -m pytest -m "long and not conformance and not load and not chaos and not hosts" $(ARGS)'; \
-	$(BIN)/python -m pytest -m "long and not conformance and not load and not chaos and not hosts" $(ARGS); fi
+test-long: dev ## the tests marked long that have no suite of their own
+	@$(call in_two_parts,$(OTHERS))
 
 conformance: dev ## every field of every request, and fuzz: the split against the engine alone
 	$(BIN)/python -m pytest -m conformance $(ARGS)
@@ -76,6 +76,18 @@ test-all: test ## every test
 clean: ## remove .venv and what the tools leave; models stay in the user's cache
 	@[ ! -x $(BIN)/diptych ] || $(BIN)/diptych down || true
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+OTHERS = long and not conformance and not load and not chaos and not hosts
+# Tests without engines share the cores, two for each of two, since half of their time is waiting; then those with
+# engines, whatever became of the others, but for Ctrl-C (2). What ARGS narrows down may leave nothing of one kind (5).
+none = $(if $(ARGS),5,-)
+in_two_parts = failed=; \
+	for part in 'not engines' engines; do \
+	case $$part in engines) many= ;; *) many='-n 4 --dist loadfile' ;; esac; \
+	echo "$(BIN)/python -m pytest -m '$(1) and $$part' $$many $(ARGS)"; \
+	$(BIN)/python -m pytest -m "$(1) and $$part" $$many $(ARGS) || case $$? in \
+	2) exit 2 ;; $(none)) ;; *) failed="$$failed '$$part'" ;; esac; done; \
+	[ -z "$$failed" ] || { echo "make: tests failed, of those marked$$failed" >&2; exit 1; }
 
 # Run a script with a Python that fits, or say what to do.
 python = python='$(PYTHON)'; if [ -z "$$python" ]; then \

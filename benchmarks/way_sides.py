@@ -45,7 +45,7 @@ def stock(name: str, more: dict[str, str]) -> Iterator[Side]:
 def ours(name: str, more: dict[str, str]) -> Iterator[Side]:
     """The application that `diptych up` would deploy here, keys and Serve's settings included.
 
-    With HAProxy's variables in `more`, by the way that `diptych render` gives a cluster.
+    With HAProxy's variables in `more`, by the way that `up` takes.
     Every prompt is prefilled remotely, as stock does: what `auto` saves by doing short ones here is another matter.
     """
     with tempfile.TemporaryDirectory(prefix="diptych-bench-") as directory:
@@ -103,6 +103,6 @@ WAYS: dict[str, tuple[Way, dict[str, str]]] = {
     "stock": (stock, {}),
     "stock, direct": (stock, DIRECT),
     "bare vLLM": (bare, {}),
-    "diptych": (ours, {}),
-    "diptych, direct": (ours, dict(HAPROXY)),
+    "diptych": (ours, dict(HAPROXY)),
+    "diptych, Serve's proxy": (ours, {}),
 }

@@ -33,10 +33,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the locks in requirements/.")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions, not those locked")
     upgrade = parser.parse_args().upgrade
-    everything = resolve([], upgrade)
+    everything = resolve(["--extra=bench", "--extra=eks"], upgrade)
     cuda = {name: pin for name, pin in everything.items() if name.startswith(OF_CUDA)}
     base = {name: pin for name, pin in everything.items() if name not in cuda}
-    dev = {name: pin for name, pin in resolve(["--extra=dev"], upgrade).items() if name not in everything}
+    dev = {
+        name: pin
+        for name, pin in resolve(["--extra=bench", "--extra=eks", "--extra=dev"], upgrade).items()
+        if name not in everything
+    }
     write("lock.txt", "The engines, what they need, and what this project needs.", base)
     write("dev.txt", "What `make test` needs besides.", dev)
     write("torch-cuda.txt", "torch as PyPI has it: built for CUDA, works on a CPU.", cuda)
@@ -67,11 +71,12 @@ def dependencies_alone() -> str:
     """A pyproject.toml with this project's dependencies, limited to the targets' machines."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     machines = [f"sys_platform == 'linux' and platform_machine == '{machine}'" for machine in MACHINES]
-    dev = project["optional-dependencies"]["dev"]
+    optional = project["optional-dependencies"].items()
+    extras = "\n".join(f"{extra} = {json.dumps(wanted)}" for extra, wanted in optional)
     return (
-        f'[project]\nname = "project"\nversion = "0"\nrequires-python = ">={PYTHONS[0]}"\n'
+        f'[project]\nname = "{project["name"]}"\nversion = "0"\nrequires-python = ">={PYTHONS[0]}"\n'
         f"dependencies = {json.dumps(project['dependencies'])}\n"
-        f"[project.optional-dependencies]\ndev = {json.dumps(dev)}\n"
+        f"[project.optional-dependencies]\n{extras}\n"
         f"[tool.uv]\nenvironments = {json.dumps(machines)}\n"
     )
 

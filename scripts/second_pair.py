@@ -32,6 +32,8 @@ TESTS = (
     "tests/engines/test_kv_transfer.py",
     "tests/engines/test_answers.py",
     "tests/engines/test_dead_engines.py",
+    "tests/engines/test_direct_streaming.py",
+    "tests/engines/test_stock.py",
 )
 
 

@@ -428,7 +428,7 @@ def test_resources_up_to_what_a_node_has_are_fine(codes: Codes) -> None:
         ("name: public.ecr.aws/deep-learning-containers/ray:serve-llm-cuda-v1.0.0", set()),
         ("name: registry.example.com/llm:1.0", {"K532"}),
         ("name: registry.example.com/llm:1.0, vllm_version: 0.26.0", {"K532"}),
-        ("name: registry.example.com/llm:1.0, ray_version: 2.61.0", {"K521"}),
+        ("name: registry.example.com/llm:1.0, ray_version: 2.61.0", {"K520", "K521"}),
         ("name: registry.example.com/llm:1.0, ray_version: 2.58.0", set()),  # vLLM follows
         (
             "name: registry.example.com/llm:1.0, packages: [my-parser==1.0]",

@@ -6,6 +6,7 @@ import pytest
 
 from diptych.catalog.engines import PAIRS
 from diptych.check import Finding
+from diptych.serving.settings import Settings, within_lease
 
 Check = Callable[..., list[Finding]]
 Codes = Callable[..., set[str]]
@@ -35,10 +36,17 @@ def test_prompts_that_never_reach_prefill(codes: Codes, place: str, mode: str, f
 
 
 @pytest.mark.parametrize(
-    ("lease", "deadline", "found"), [("31", "30", False), ("30", "30", True), ("120", "120.5", True)]
+    ("lease", "deadline", "found"),
+    [
+        ("60", "30", False),
+        ("59", "30", True),
+        ("30", "15", False),
+        ("120", "60.5", True),
+        ("3600", "1", False),
+    ],
 )
 @pytest.mark.parametrize("place", ["", EKS])
-def test_a_lease_outlasts_a_kv_transfer(
+def test_a_lease_is_twice_what_a_kv_transfer_may_take_at_least(
     codes: Codes, place: str, lease: str, deadline: str, found: bool
 ) -> None:
     text = f"{place}kv_transfer: {{lease_s: {lease}}}\norchestrator: {{kv_transfer_deadline_s: {deadline}}}\n"
@@ -56,6 +64,15 @@ def test_a_lease_outlasts_a_kv_transfer(
 def test_a_short_lease_is_told_where_the_document_says_something(check: Check, text: str, field: str) -> None:
     [finding] = [each for each in check(text) if each.code == "T441"]
     assert (finding.field, finding.line) == (field, 1)
+
+
+@pytest.mark.parametrize(("lease_s", "deadline_s"), [(120, 30.0), (120, 60.0), (60, 30.5), (10, 30.0)])
+def test_a_lease_is_told_too_short_where_serving_cuts_the_deadline(
+    codes: Codes, lease_s: int, deadline_s: float
+) -> None:
+    text = f"kv_transfer: {{lease_s: {lease_s}}}\norchestrator: {{kv_transfer_deadline_s: {deadline_s}}}\n"
+    kept = within_lease(Settings(kv_transfer_deadline_s=deadline_s), lease_s)
+    assert ("T441" in codes(text)) is (kept.kv_transfer_deadline_s < deadline_s)
 
 
 def test_one_engine_reads_its_own_queue_and_no_more_of_the_orchestrator(check: Check) -> None:

@@ -62,6 +62,7 @@ def test_a_file_that_holds_no_document_has_one_finding_and_no_budget(checked: An
         "findings": [report.findings[0].as_json()],
         "left_out": [],
         "budget": None,
+        "link": [],
         "document": [],
     }
 
@@ -107,7 +108,7 @@ def test_a_secret_that_should_not_be_there_is_not_shown(checked: Any) -> None:
 
 def test_json_has_the_documented_keys(checked: Any) -> None:
     shape = checked("on: eks\nmodel: Qwen/Qwen3-8B\nnodes: {market: spot}\n").as_json()
-    assert set(shape) == {"ok", "findings", "left_out", "budget"}
+    assert set(shape) == {"ok", "findings", "left_out", "budget", "link"}
     assert shape["ok"] is True
     assert all(set(finding) == KEYS for finding in shape["findings"])
     phase = shape["budget"]["phases"][0]
@@ -151,3 +152,52 @@ def test_a_dash_is_no_file() -> None:
     [found] = check_file(Path("-"), offline=True, environ={}).findings
     assert found.code == "S101"
     assert "not from standard input" in found.what
+
+
+def linked(report: Report) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in report.as_json()["link"]}
+
+
+def test_the_links_settings_are_told_with_where_they_are_from_and_why(checked: Any) -> None:
+    link = linked(
+        checked(
+            f"on: eks\nmodel: {PINNED}\nengine_kwargs: {{block_size: 32}}\n"
+            "kv_transfer: {kv_connector_extra_config: {num_threads: 8}}\n"
+        )
+    )
+    assert link["block_size"] == {
+        "name": "block_size",
+        "value": 32,
+        "from": "document",
+        "reason": "the document says so",
+    }
+    assert (link["num_threads"]["value"], link["num_threads"]["from"]) == (8, "document")
+    assert (link["kv_transfer.backend"]["value"], link["kv_transfer.backend"]["from"]) == (
+        "LIBFABRIC",
+        "diptych",
+    )
+    assert "EFA" in link["kv_transfer.backend"]["reason"]
+    assert link["VLLM_KV_CACHE_LAYOUT"]["value"] == "HND"
+    assert link["push or pull"]["value"] == "pull"
+
+
+def test_what_vllm_keeps_is_told_too(checked: Any) -> None:
+    link = linked(checked("model: Qwen/Qwen3-8B\n"))
+    assert (link["block_size"]["value"], link["block_size"]["from"]) == ("vLLM's own", "vllm")
+    assert (link["num_threads"]["value"], link["num_threads"]["from"]) == ("4", "vllm")
+
+
+def test_a_phases_own_setting_is_told_with_its_phase(checked: Any) -> None:
+    text = f"on: eks\nmodel: {PINNED}\nprefill: {{engine_kwargs: {{block_size: 32}}}}\n"
+    assert linked(checked(text))["block_size"]["value"] == "prefill: 32"
+    both = text + "decode: {engine_kwargs: {block_size: 64}}\n"
+    assert linked(checked(both))["block_size"]["value"] == "prefill: 32, decode: 64"
+
+
+def test_the_backend_that_the_document_names_is_its_own(checked: Any) -> None:
+    link = linked(checked(f"on: eks\nmodel: {PINNED}\nkv_transfer: {{backend: UCX}}\n"))
+    assert (link["kv_transfer.backend"]["value"], link["kv_transfer.backend"]["from"]) == ("UCX", "document")
+
+
+def test_one_engine_for_both_phases_has_no_link(checked: Any) -> None:
+    assert checked("topology: aggregated\n").as_json()["link"] == []

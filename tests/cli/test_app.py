@@ -47,7 +47,10 @@ def diptych(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         (["up", "--name", "Not A Name"], 2, "Not A Name"),
         (["up", "--model", "./no/such/model"], 2, "no/such/model"),
         (["up", "--set", "decode.engine_kwargs.max_model_len=9"], 2, "P201"),
-        (["up", "examples/qwen3.5-9b-g6.yaml"], 2, "on this machine only"),
+        (["forward"], 3, "No service called 'diptych'"),
+        (["up", "--step", "nodes"], 2, "there is one step, service"),
+        (["up", "--dry-run"], 2, "no dry run"),
+        (["up", "examples/qwen3.5-9b-g6.yaml", "--step", "pods"], 2, "there is no step 'pods'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -158,7 +161,7 @@ def test_with_two_services_up_the_one_that_is_meant_must_be_named() -> None:
     for command in ("down", "logs"):
         done = diptych(command)
         assert done.returncode == 3
-        assert "one, two" in done.stderr
+        assert "one on local, two on local" in done.stderr
         assert "--name" in done.stderr
     assert [told["name"] for told in json.loads(diptych("status", "--json").stdout)] == ["one", "two"]
     assert diptych("down", "--name", "two").returncode == 0

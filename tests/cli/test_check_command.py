@@ -64,6 +64,16 @@ def test_the_budget_is_a_table_a_bar_and_the_time_of_a_transfer(document: Path) 
     )
 
 
+def test_the_links_settings_are_told_with_their_reasons(document: Path) -> None:
+    lines = check(str(document), COLUMNS="80").stdout.splitlines()
+    link = {line[:28].strip(): line[29:] for line in lines[lines.index("link") + 1 :]}
+    assert link["kv_transfer.backend"].split("  ")[0] == "LIBFABRIC"
+    assert "all worker pods have EFA" in link["kv_transfer.backend"]
+    assert "from the document" in link["block_size"]
+    assert "chosen" in link["VLLM_KV_CACHE_LAYOUT"]
+    assert "vLLM's own" in link["num_threads"]
+
+
 def test_without_errors_the_exit_code_is_0(document: Path) -> None:
     document.write_text(f"on: eks\n{MODEL}")
     done = check(str(document))

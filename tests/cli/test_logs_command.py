@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from diptych.cli.logs import run_logs
+from diptych.cli.places import LOCAL, Up
 from diptych.local.paths import ServicePaths
+
+ONE = Up("one", LOCAL)
 
 
 @pytest.fixture
@@ -24,19 +27,19 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_phases_last_lines_are_shown_without_colours(
     logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_logs("one", "decode", follow=False, lines=2) == 0
+    assert run_logs(ONE, "decode", follow=False, lines=2) == 0
     assert capsys.readouterr().out == "Decode line 3\nDecode line 4\n"
 
 
 def test_without_a_phase_both_are_shown_and_every_line_says_whose_it_is(
     logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_logs("one", None, follow=False, lines=1)
+    run_logs(ONE, None, follow=False, lines=1)
     assert capsys.readouterr().out == "prefill: Prefill line 4\ndecode: Decode line 4\n"
 
 
 def test_rays_own_lines_are_shown_on_demand(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_logs("one", "ray", follow=False, lines=10)
+    run_logs(ONE, "ray", follow=False, lines=10)
     assert capsys.readouterr().out == "node up\n"
 
 
@@ -54,5 +57,5 @@ def test_follow_prints_what_is_written_later_once(
 
     monkeypatch.setattr("time.sleep", wait)
     with pytest.raises(KeyboardInterrupt):
-        run_logs("one", "decode", follow=True, lines=1)
+        run_logs(ONE, "decode", follow=True, lines=1)
     assert capsys.readouterr().out == "Decode line 4\nnew line\nanother\n"

@@ -13,8 +13,8 @@ from diptych.cli import up
 from diptych.cli.console import err, out
 from diptych.cli.up import LiveView, run_up
 from diptych.errors import StartError
-from diptych.local.events import Event
 from diptych.local.up import Service
+from diptych.progress import Event
 from fakes.state import a_state, remember
 
 STAGES = ("Ray", "prefill engine", "decode engine")
@@ -161,3 +161,19 @@ def test_ctrl_c_in_the_foreground_takes_it_down_and_that_is_no_failure(
     assert run_up(None, ["name=one"], foreground=True) == 0
     assert told == ["closed"]
     assert "Taken down" in capsys.readouterr().err
+
+
+def test_where_lines_stay_one_that_only_counts_on_is_printed_once_a_minute() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    view = LiveView(console, STAGES)
+    began = time.time()
+    for second in range(0, 130, 10):
+        view.stage(Event("detail", "Ray", f"waiting for nodes: {second} s", at=began + second))
+    view.stage(Event("detail", "Ray", "another thing", at=began + 130))
+    printed = [line for line in shown(view, console).splitlines() if line]
+    assert [line.rpartition("Ray: ")[2] for line in printed] == [
+        "waiting for nodes: 0 s",
+        "waiting for nodes: 60 s",
+        "waiting for nodes: 120 s",
+        "another thing",
+    ]

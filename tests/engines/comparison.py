@@ -5,7 +5,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from engines.rows import ABSENT, Body, Shape
-from engines.service import PORT, Service
+from engines.service import NAME, PORT, START_TIMEOUT_S, Service
 
 # What differs between any two answers: names and times.
 _OWN = {
@@ -43,18 +43,37 @@ class Answer(NamedTuple):
 
 
 @contextmanager
-def engine_alone(machine: Service) -> Iterator[Service]:
-    """One engine that does both phases, at the split's place: two cores hold one set of engines."""
+def engine_alone(machine: Service, *settings: str) -> Iterator[Service]:
+    """One engine that does both phases, at the split's place: two cores hold one set of engines.
+
+    `settings` are more words for `up`.
+    """
     machine.down()
     with tempfile.TemporaryDirectory(prefix="dt-") as directory:
         one = Service(Path(directory))
-        options = ("--name", "proof", "--port", str(PORT), "--set", "topology=aggregated")
+        options = ("--name", "proof", "--port", str(PORT), "--set", "topology=aggregated", *settings)
         up = one.run("up", *options, timeout_s=240.0)
         assert up.returncode == 0, up.stderr
         try:
             yield one
         finally:
             one.down()
+
+
+@contextmanager
+def split_with(machine: Service, *settings: str) -> Iterator[Service]:
+    """The split, up with these words more for `up`; whatever comes next starts its own."""
+    machine.down()
+    up = machine.run("up", "--name", NAME, "--port", str(PORT), *settings, timeout_s=START_TIMEOUT_S)
+    assert up.returncode == 0, up.stderr
+    yield machine
+    machine.down()
+
+
+def answers(service: Service, shapes: Mapping[str, Shape]) -> dict[str, Answer]:
+    """What a service answers to each, asked one after the other."""
+    with client_of(service) as client:
+        return {name: ask(client, service.model, shape) for name, shape in shapes.items()}
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import pytest
 
 from engines.chaos import (
     LEASE_S,
+    PORT,
     ChaosService,
     Reply,
     asking,
@@ -189,30 +190,50 @@ def test_kv_cache_read_after_its_lease_and_written_over_is_no_answer(chaos: Chao
     check(answered, texts, {200})
 
 
-def test_without_serves_proxy_connections_break_and_soon_there_is_another(chaos: ChaosService) -> None:
+def test_without_serves_proxy_that_haproxy_falls_back_to_requests_go_on(chaos: ChaosService) -> None:
     prompt = letter("proxy", 40)
     texts, engines = texts_of(chaos, [prompt]), chaos.pids()
+    proxy = chaos.process("ray::ProxyActor")
     with steadily(chaos, prompt) as replies:
         reached(lambda: len(replies) > 2)
-        kill(chaos.process("ray::ProxyActor"))
-        killed_at = time.monotonic()
-        seconds_until(lambda: replies[-1].status is None, 20.0)
-        seconds_until(lambda: replies[-1].status == 200, 60.0)
-        again_s = time.monotonic() - killed_at
-    broken = [reply for reply in replies if reply.status is None]
-    tell(
-        "Serve's proxy SIGKILL",
-        [],
-        f"answers again after {again_s:.1f} s",
-        f"{len(broken)} connections broke",
-    )
-    check([reply for reply in replies if reply.status], texts, {200})
+        kill(proxy)
+        back_s = seconds_until(lambda: any_process(chaos, "ray::ProxyActor") not in (None, proxy.pid), 60.0)
+        time.sleep(2.0)
+    tell("Serve's proxy SIGKILL", [], f"another after {back_s:.1f} s", f"{len(replies)} requests meanwhile")
+    check(replies, texts, {200})
     assert chaos.pids() == engines
-    proxy = chaos.process("ray::ProxyActor")
-    listens = {each.laddr.ip for each in proxy.net_connections("tcp") if each.status == "LISTEN"}
+    listens = {ip for ip, _ in listeners(chaos.process("ray::ProxyActor").pid)}
     assert listens
     assert all(map(is_loopback, listens))
     check_all_is_as_it_was(chaos, texts)
+
+
+def test_without_haproxy_connections_break_and_soon_there_is_another(chaos: ChaosService) -> None:
+    prompt = letter("haproxy", 40)
+    texts, engines = texts_of(chaos, [prompt]), chaos.pids()
+    with steadily(chaos, prompt) as replies:
+        reached(lambda: len(replies) > 2)
+        kill(haproxy := entrance(chaos))
+        killed_at = time.monotonic()
+        seconds_until(lambda: replies[-1].status is None, 20.0)
+        seconds_until(lambda: replies[-1].status == 200, 90.0)
+        again_s = time.monotonic() - killed_at
+    broken = [reply for reply in replies if reply.status is None]
+    tell("HAProxy SIGKILL", [], f"answers again after {again_s:.1f} s", f"{len(broken)} connections broke")
+    # Its successor knows of no replica for a moment.
+    check([reply for reply in replies if reply.status], texts, {200, 503})
+    assert chaos.pids() == engines
+    successor = entrance(chaos)
+    assert successor.pid != haproxy.pid
+    assert all(is_loopback(ip) for ip, _ in listeners(successor.pid))
+    check_all_is_as_it_was(chaos, texts)
+
+
+def entrance(service: ChaosService) -> psutil.Process:
+    """The process that takes clients' connections: HAProxy."""
+    (found,) = (each for each in service.processes() if ("127.0.0.1", PORT) in listeners(each.pid))
+    assert "haproxy" in found.name()
+    return found
 
 
 def test_without_serves_controller_requests_go_on_and_its_successor_replaces_engines(
@@ -223,7 +244,9 @@ def test_without_serves_controller_requests_go_on_and_its_successor_replaces_eng
     controller = chaos.process("ray::ServeController")
     with steadily(chaos, prompt) as replies:
         kill(controller)
-        back_s = seconds_until(lambda: any_controller(chaos) not in (None, controller.pid), 60.0)
+        back_s = seconds_until(
+            lambda: any_process(chaos, "ray::ServeController") not in (None, controller.pid), 60.0
+        )
         time.sleep(5.0)
     tell(
         "Serve's controller SIGKILL",
@@ -243,9 +266,9 @@ def listeners(pid: int) -> set[tuple[str, int]]:
     return {(each.laddr.ip, each.laddr.port) for each in found if each.pid == pid}
 
 
-def any_controller(service: ChaosService) -> int | None:
+def any_process(service: ChaosService, name: str) -> int | None:
     with contextlib.suppress(StopIteration, psutil.Error):
-        return int(service.process("ray::ServeController").pid)
+        return int(service.process(name).pid)
     return None
 
 

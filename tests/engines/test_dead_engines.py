@@ -12,7 +12,7 @@ import pytest
 
 from engines.service import Service, kill, repeatedly, seconds_until
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.long]
 
 NOTICED_WITHIN_S = 10.0
 REPLACED_WITHIN_S = 90.0

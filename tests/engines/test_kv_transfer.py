@@ -75,7 +75,7 @@ def test_prefill_generates_exactly_one_token_for_each_of_several_requests_at_onc
 
 
 def test_many_requests_at_once_all_go_through_prefill_and_nothing_stands_still(service: Service) -> None:
-    with service.client() as client:
+    with service.client(key=service.admin_key) as client:
 
         def ask(_: int) -> tuple[int, str | None, float]:
             body = {"model": service.model, "prompt": unseen_prompt(40), "max_tokens": 4, "ignore_eos": True}

@@ -8,8 +8,8 @@ import json
 import sys
 
 from diptych.errors import DiptychError
-from diptych.local.run import View
 from diptych.local.up import bring_up
+from diptych.progress import View
 from diptych.render import serve
 from diptych.spec import load
 

@@ -18,6 +18,7 @@ EFA_ON_P5: Json = {
     "rdma_counters": True,
     "rails": 4,
     "bandwidth_bytes_per_s": 50e9,
+    "flow_bytes_per_s": None,
     "allow_fallback": False,
     "device": "cuda",
 }
@@ -234,6 +235,12 @@ def nothing_asked() -> tuple[Json, Json]:
     return NOTHING, pair(ucx(), ucx(), _moved(None, None, KV_BYTES), ms=42.0)
 
 
+def ucx_over_tcp() -> tuple[Json, Json]:
+    """UCX between two nodes of a known type without EFA, as fast as it is known to be there: half of one TCP flow."""
+    asked = UCX_HERE | {"device": "cuda", "bandwidth_bytes_per_s": 3.125e9, "flow_bytes_per_s": 0.625e9}
+    return asked, pair(ucx(), ucx(), _moved(None, None, KV_BYTES), ms=41.0)
+
+
 def ucx_here() -> tuple[Json, Json]:
     """Both engines on one machine: shared memory, which no device counts."""
     quiet = ({"net:lo": {"tx_bytes": 10, "rx_bytes": 10}}, {"net:lo": {"tx_bytes": 5_010, "rx_bytes": 5_010}})
@@ -273,8 +280,8 @@ def answer(asked: Json, *pairs: Json, **fields: Any) -> Json:
 
 
 KINDS = {
-    "proven": (proven_on_p5, proven_on_g6, ucx_here),
-    "contradicted": (tcp_for_efa, ucx_for_libfabric, ucx_on_efa, still_efa, one_rail),
+    "proven": (proven_on_p5, proven_on_g6, ucx_here, one_rail),
+    "contradicted": (tcp_for_efa, ucx_for_libfabric, ucx_on_efa, still_efa),
     "unproven": (recomputed,),
     "not-asked": (nothing_asked,),
 }

@@ -6,7 +6,7 @@ one of them wrong.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,7 +33,13 @@ class Behaviour:
         knows_other: whether each way tells of the other's token as one of the most probable.
         usage: KV cache in use by replica, one value for each look at the status, the last one over and over.
         expired, failed: leases that expired and KV transfers that failed, likewise, on prefill and decode.
+        running: requests inside each engine.
+        finished: requests that each engine has finished, one value for each look at the status, likewise.
+        replicas: of prefill, what their names end in, one for each look at the status, likewise.
+        draining: whether prefill is about to go.
         down: answer everything with 503.
+        nccl: what NCCL's run over the nodes came to; None: there is no such route, as in older versions.
+        is_measuring: another such run is under way.
     """
 
     probe: Callable[[list[int]], Json] | None
@@ -47,7 +53,12 @@ class Behaviour:
     expired: tuple[int, ...] = (0,)
     failed: tuple[int, ...] = (0,)
     running: int = 0
+    finished: tuple[int, ...] = (0,)
+    replicas: tuple[str, ...] = ("1",)
+    draining: bool = False
     down: bool = False
+    nccl: Json | None = None
+    is_measuring: bool = False
     looks: int = 0
 
 
@@ -130,14 +141,33 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, _status(behaviour))
         elif self.path == "/diptych/v1/probe" and behaviour.probe:
             self._send(*_probed(behaviour, body))
+        elif self.path == "/diptych/v1/nccl" and behaviour.is_measuring:
+            self._send(
+                409, _error("NCCL is being measured in this cluster already.", "invalid_request_error")
+            )
+        elif self.path == "/diptych/v1/nccl" and behaviour.nccl is not None:
+            self._send(200, behaviour.nccl)
         elif self.path == "/tokenize":
             self._send(
                 200, {"tokens": [ord(letter) for letter in body["prompt"]], "count": len(body["prompt"])}
             )
+        elif self.path == "/v1/chat/completions" and body.get("stream"):
+            self._stream(body)
         elif self.path in ("/v1/completions", "/v1/chat/completions"):
             self._send(200, _completed(behaviour, body, way if key == ADMIN_KEY else None))
         else:
             self._send(404, {"detail": "Not Found"})
+
+    def _stream(self, body: Json) -> None:
+        """An answer of two words, as events: the connection ends with it."""
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        for event in _events(body):
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
 
     def _send(self, status: int, body: Json) -> None:
         data = json.dumps(body).encode()
@@ -167,10 +197,13 @@ def _status(behaviour: Behaviour) -> Json:
             "kv_leases_expired": behaviour.expired[min(look, len(behaviour.expired) - 1)],
             "kv_transfers_failed": behaviour.failed[min(look, len(behaviour.failed) - 1)],
             "requests_running": behaviour.running,
+            "requests_finished": behaviour.finished[min(look, len(behaviour.finished) - 1)],
         }
+        number = behaviour.replicas[min(look, len(behaviour.replicas) - 1)] if phase == "prefill" else "1"
         return {
             "phase": phase,
-            "replica": f"{phase}-1",
+            "replica": f"{phase}-{number}",
+            "draining": behaviour.draining and phase == "prefill",
             "pid": 10,
             "engine_pid": 11,
             "ready": True,
@@ -224,6 +257,16 @@ def _completed(behaviour: Behaviour, body: Json, way: str | None) -> Json:
         }
     choice = {"logprobs": told if body.get("logprobs") else None}
     return {"choices": [choice], "usage": usage, "diptych": record}
+
+
+def _events(body: Json) -> Iterator[Json]:
+    """The chunks of a streamed answer: text, then its numbers, and what the phases took."""
+    for text in ("Hello", " there"):
+        yield {"model": body["model"], "choices": [{"index": 0, "delta": {"content": text}}]}
+    yield {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    yield {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}}
+    took = {"prefill_ms": 212.4, "kv_transfer_ms": 2.4, "kv_transfer_bytes": 3_250_586}
+    yield {"choices": [], "diptych": {"path": "remote", "prefill_replica": "prefill-1", **took}}
 
 
 def _error(message: str, kind: str) -> Json:

@@ -3,7 +3,8 @@
 from itertools import islice
 from pathlib import Path
 
-from diptych.local.events import Event, EventLog
+from diptych.local.events import EventLog
+from diptych.progress import Event
 
 
 def read(log: EventLog, count: int) -> list[Event | None]:

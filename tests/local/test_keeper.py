@@ -14,12 +14,13 @@ import psutil
 import pytest
 
 from diptych.local.environment import service_environment
-from diptych.local.events import Event, EventLog
+from diptych.local.events import EventLog
 from diptych.local.paths import ServicePaths
 from diptych.local.plan import Plan
 from diptych.local.ports import free_ports
 from diptych.local.processes import Mark, end_all, marked
 from diptych.local.state import load
+from diptych.progress import Event
 from fakes.state import remember
 
 RAY_ALONE = Path(__file__).parents[1] / "fakes" / "ray_alone"

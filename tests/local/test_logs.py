@@ -4,7 +4,8 @@
 import os
 from pathlib import Path
 
-from diptych.local.logs import clean, last_exception, last_words, other_log_files, phase_log_files
+from diptych.engine_log import clean, last_exception
+from diptych.local.logs import last_words, other_log_files, phase_log_files
 
 # vLLM 0.29 on a CPU, its process told to allocate more KV cache than there is; shortened.
 ENGINE_LOG = """\

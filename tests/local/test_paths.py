@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from diptych.errors import SetupError
-from diptych.local.paths import ServicePaths, state_root, write_private
+from diptych.local.paths import ServicePaths
+from diptych.remembering import state_root, write_private
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
 
 
 def test_a_services_directory_is_private_whatever_the_umask_and_whatever_it_was() -> None:
@@ -33,16 +38,30 @@ def test_private_files_are_private_from_their_first_byte_and_replaced_whole(tmp_
     finally:
         os.umask(previous)
     assert (path.read_text(), mode(path)) == ("new", 0o600)
-    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("key")] == ["key"]
+    assert names_in(tmp_path) == ["key"]
 
 
-def test_a_link_laid_in_the_way_of_a_private_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_private_file_replaces_a_link_and_nothing_beside_it(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("kept")
-    (tmp_path / "key.new").symlink_to(target)
+    (tmp_path / "key").symlink_to(target)
+    for name in ("key.new", ".key.new", "key~"):
+        (tmp_path / name).write_text("mine")
     write_private(tmp_path / "key", "secret")
     assert target.read_text() == "kept"
     assert not (tmp_path / "key").is_symlink()
+    assert {(tmp_path / name).read_text() for name in ("key.new", ".key.new", "key~")} == {"mine"}
+    assert len(names_in(tmp_path)) == 5
+
+
+def test_a_private_file_that_cannot_be_written_leaves_nothing_and_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "key" / "in the way").mkdir(parents=True)
+    with pytest.raises(SetupError, match="key cannot be written: ") as caught:
+        write_private(tmp_path / "key", "secret")
+    assert "DIPTYCH_STATE_DIR" in caught.value.hint
+    with pytest.raises(SetupError) as caught:
+        write_private(tmp_path / "key", "secret", "Move it.")
+    assert caught.value.hint == "Move it." and names_in(tmp_path) == ["key"]
 
 
 def test_a_state_directory_that_cannot_be_made_is_an_error_that_names_it_and_the_variable(

@@ -42,7 +42,7 @@ def test_a_port_held_on_every_interface_is_not_free_on_loopback() -> None:
 
 
 def test_the_holder_of_a_port_is_named_with_its_pid(listener: socket.socket) -> None:
-    assert re.fullmatch(rf"\S+ \(pid {os.getpid()}\)", holder(port_of(listener)))
+    assert re.fullmatch(rf"\S.* \(pid {os.getpid()}\)", holder(port_of(listener)))
 
 
 def test_a_port_that_was_asked_for_and_is_held_is_an_error_that_names_the_process(

@@ -13,12 +13,11 @@ import pytest
 from diptych.errors import ModelError, SetupError, StartError
 from diptych.local import run, up
 from diptych.local.down import take_down
-from diptych.local.events import Event
 from diptych.local.paths import ServicePaths
 from diptych.local.processes import Mark, marked
-from diptych.local.run import View
 from diptych.local.state import exclusive, load
 from diptych.local.up import bring_up
+from diptych.progress import Event, View
 from diptych.spec import Document
 
 FAKE = Path(__file__).parents[1] / "fakes" / "keeper.py"

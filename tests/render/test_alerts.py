@@ -50,6 +50,7 @@ def test_alerts_are_those_of_the_topology() -> None:
     assert {"DiptychPrefillLost", "DiptychDecodeLost", "DiptychKVTransfersFailed"} <= split - aggregated
     assert aggregated - split == {"DiptychAggregatedLost", "DiptychAggregatedNotUp"}
     assert {"DiptychDegraded", "DiptychRecovering"} <= split - aggregated
+    assert {"DiptychAnswersDiffer", "DiptychProofFails"} <= split - aggregated
     assert {
         "DiptychErrors",
         "DiptychTTFTHigh",
@@ -102,6 +103,11 @@ def contradicted(values: str, replica: str) -> tuple[str, str]:
 
 def degraded(values: str, replica: str) -> tuple[str, str]:
     return series("ray_diptych_degraded", values, f'phase="decode",replica="{replica}"')
+
+
+def proven(values: str, proof: str, replica: str = "prefill-1") -> tuple[str, str]:
+    labels = f'phase="decode",pod="d-0",proof="{proof}",prefill_replica="{replica}"'
+    return series("ray_diptych_proof_ok", values, labels)
 
 
 HEAD = series("up", "1x400", 'phase="head",pod="h"')
@@ -158,6 +164,31 @@ SCENARIOS: dict[str, tuple[str, list[tuple[str, str]], int, bool]] = {
         [contradicted("0x20 1x80", "a"), contradicted("0x100", "b")],
         30,
         True,
+    ),
+    "one pair's answers differ": (
+        *("DiptychAnswersDiffer", [proven("1x20 0x80", "answers"), proven("1x100", "answers", "prefill-2")]),
+        *(14, True),
+    ),
+    "answers differ in one round": ("DiptychAnswersDiffer", [proven("1x20 0x2 1x80", "answers")], 12, False),
+    "answers can't be compared": ("DiptychAnswersDiffer", [proven("1x20 _x80", "answers")], 20, False),
+    "decode computes what prefill should have": (
+        *("DiptychProofFails", [proven("1x20 0x80", "split"), proven("1x100", "split", "prefill-2")]),
+        *(27, True),
+    ),
+    "a link is slow": ("DiptychProofFails", [proven("0x80", "speed")], 20, True),
+    "a link is slow now and then": ("DiptychProofFails", [proven("0x10 1x2 " * 8, "speed")], 40, False),
+    "a proof that failed once can be told neither before nor after": (
+        *("DiptychProofFails", [proven("_x20 0x2 stale _x80", "idle")]),
+        *(18, False),
+    ),
+    "KV cache leaks between others' requests": (
+        *("DiptychProofFails", [proven("0x2 stale _x3 " * 10, "idle")]),
+        *(25, True),
+    ),
+    "KV cache leaks": ("DiptychProofFails", [proven("1x10 0x80", "idle")], 25, True),
+    "a transport that is contradicted has an alert of its own": (
+        *("DiptychProofFails", [proven("0x80", "transport")]),
+        *(30, False),
     ),
     "prefill is lost for a moment": ("DiptychDegraded", [degraded("0x20 1x2 0x80", "a")], 12, False),
     "a tenth of the prompts are recovered": (

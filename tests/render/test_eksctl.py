@@ -199,8 +199,32 @@ def test_the_network_plugin_enforces_network_policies_and_coredns_stays_off_gpu_
 
 
 def test_tags_say_whose_it_is_whatever_the_document_says() -> None:
-    tags = config(eks={"tags": {"team": "search", "diptych.dev/service": "other"}})["metadata"]["tags"]
-    assert tags == {"team": "search", "diptych.dev/service": "qwen"}
+    given = {"team": "search", "diptych.dev/service": "other", "diptych.dev/cluster": "other"}
+    own = {
+        "diptych.dev/region": "us-east-2",
+        "diptych.dev/cluster": "qwen",
+        "diptych.dev/document/qwen": "diptych",
+    }
+    fields = document(eks={"tags": given})
+    assert eksctl.cluster_config(fields, Facts())["metadata"]["tags"] == {"team": "search", **own}
+    named = eksctl.cluster_config(fields, Facts(), account="123456789012")["metadata"]["tags"]
+    assert named == {"team": "search", "diptych.dev/account": "123456789012", **own}
+
+
+def test_a_shared_cluster_is_tagged_with_its_name_and_each_document_that_uses_it() -> None:
+    tags = config(eks={"cluster": "shared"})["metadata"]["tags"]
+    assert tags["diptych.dev/cluster"] == "shared" and "diptych.dev/document/qwen" in tags
+
+
+def test_the_cluster_gets_subnets_in_further_zones_that_its_nodes_may_move_to() -> None:
+    made = eksctl.cluster_config(
+        document(), Facts(zone="us-east-2b"), zones=["us-east-2a", "us-east-2b", "us-east-2c"]
+    )
+    validator().validate(made)
+    assert made["availabilityZones"] == ["us-east-2b", "us-east-2a", "us-east-2c"]
+    assert {zone for group in made["managedNodeGroups"] for zone in group["availabilityZones"]} == {
+        "us-east-2b"
+    }
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,8 @@ def test_panels_fill_the_board_without_overlapping() -> None:
         "ray_diptych_waiting_tokens",
         "ray_diptych_recovered_total",
         "ray_diptych_refused_total",
+        "ray_diptych_proof_ok",
+        "ray_diptych_proof_speed_ratio",
     ],
 )
 def test_the_board_shows(wanted: str) -> None:

@@ -1,6 +1,7 @@
 """The pods: what each container gets of its node, on which nodes they are, and what they must not have."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from diptych.render.layout import worker_groups
 from diptych.render.pods import head_pod, volumes, worker_pod
 from diptych.render.serve import cluster_serve_config
 from diptych.render.staging import staged_folder
+from diptych.serving.generation import IMAGE_ENV
 from diptych.spec import Document
 
 FACTS = Facts(serving_archive=b"code", zone="us-east-2a")
@@ -37,6 +39,11 @@ def environment(container: dict[str, Any]) -> dict[str, Any]:
 
 
 class TestAWorker:
+    def test_knows_its_image_as_the_generation_of_its_replicas_reads_it(self) -> None:
+        for phase in ("prefill", "decode"):
+            made = container(phase)
+            assert environment(made)[IMAGE_ENV] == made["image"]
+
     def test_has_all_of_its_node_that_kubernetes_can_give(self) -> None:
         limits = container()["resources"]["limits"]
         assert limits == {
@@ -130,6 +137,13 @@ class TestThePlace:
         apart = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         assert apart[0]["topologyKey"] == "kubernetes.io/hostname"
         assert apart[0]["labelSelector"]["matchLabels"] == spec["metadata"]["labels"]
+
+    def test_on_eks_may_be_a_node_of_another_phase_of_the_service_where_that_is_asked_for(self) -> None:
+        spec = pod(facts=replace(FACTS, any_phase_nodes=True), topology="aggregated")
+        assert spec["nodeSelector"] == {
+            names.SERVICE_LABEL: "diptych",
+            "topology.kubernetes.io/zone": "us-east-2a",
+        }
 
     def test_on_eks_is_in_any_zone_before_one_was_chosen(self) -> None:
         assert "topology.kubernetes.io/zone" not in pod(facts=Facts(serving_archive=b"code"))["nodeSelector"]

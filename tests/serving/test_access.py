@@ -156,6 +156,7 @@ def test_a_browser_may_ask_whether_it_may_ask(door: Door) -> None:
         "/diptych/v1/status",
         "/diptych/v1/canary",
         "/diptych/v1/probe",
+        "/diptych/v1/nccl",
         "/diptych/v2/x",
         "/metrics",
         "/metrics/",

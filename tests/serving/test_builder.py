@@ -30,11 +30,14 @@ def router(app):
     return chosen.rpartition(":")[2] if isinstance(chosen, str) else chosen.__name__
 
 def built(ranks):
-    split = build_app({"prefill_config": config(ranks), "decode_config": config(ranks)})
+    ingress = {"max_ongoing_requests": 77}
+    configs = {"prefill_config": config(ranks), "decode_config": config(ranks)}
+    split = build_app({**configs, "ingress_deployment_config": ingress})
     prefill = split._bound_deployment.init_kwargs["prefill_server"]
     whole = build_app({"llm_config": config(ranks)})
     apps = [prefill, split, whole]
-    return {"told": [*map(told, apps)], "routers": [*map(router, apps)]}
+    ongoing = [app._bound_deployment.max_ongoing_requests for app in apps]
+    return {"told": [*map(told, apps)], "routers": [*map(router, apps)], "ongoing": ongoing}
 
 print("BUILT", json.dumps({"1": built(1), "2": built(2)}))
 """
@@ -58,6 +61,7 @@ def built(**environment: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long  # imports of three processes, 40 s of two cores
 def test_data_parallel_ranks_are_replicas_that_start_and_end_together() -> None:
     made = built()
     assert made["1"]["told"] == [
@@ -72,6 +76,9 @@ def test_data_parallel_ranks_are_replicas_that_start_and_end_together() -> None:
     ]
     for each in made.values():
         assert each["routers"] == ["ChosenReplicaRouter", "FacingRouter", "FacingRouter"]
+        prefill, decode, aggregated = each["ongoing"]
+        assert decode == 77  # as the ingress was told, in whose place it stands
+        assert prefill == aggregated != 77
 
 
 def test_behind_haproxy_serves_own_router_is_before_what_faces_clients() -> None:

@@ -1,6 +1,8 @@
 """Every KV transfer has an owner: NIXL's numbers, kept per request, from the worker to the ledger."""
 
+import time
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +133,41 @@ def test_a_transfer_that_one_of_two_workers_has_done_goes_on_for_those_who_wait(
     metrics.observe(ranks[0].xfer_stats.aggregate(ranks[1].xfer_stats).data)
     assert ledger.look(ours).transfer is not None
     assert not ledger.look(ours).is_over
+
+
+class Heartbeats:
+    """What the scheduler tells the worker of prefill's engines that are to hear of us."""
+
+    def __init__(self, **request_ids: set[str]) -> None:
+        told = {engine: SimpleNamespace(req_ids=ids) for engine, ids in request_ids.items()}
+        self.heartbeat_by_engine = told
+
+
+def test_a_heartbeat_that_was_sent_is_known_with_its_age_and_one_before_the_handshake_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger, ours, others = Ledger(), uuid.uuid4().hex, uuid.uuid4().hex
+    monkeypatch.setattr(connector, "ledger", ledger)
+    monkeypatch.setattr(connector.NixlPromMetrics, "observe", lambda self, data, engine_idx=0: None)
+    own = worker({})
+    own._remote_agents = {"known": {}}
+
+    def greet(self: Any, metadata: Any) -> None:  # the handshake is over before the heartbeats are done
+        self._remote_agents["new"] = {}
+
+    monkeypatch.setattr(connector.NixlPullConnectorWorker, "_send_heartbeats", greet)
+    named = {"known": {f"prefill-{TAG}{ours}-0"}, "new": {f"prefill-{TAG}{others}-0"}}
+    own._send_heartbeats(Heartbeats(**named))
+    assert not own.xfer_stats.is_empty()
+    own.xfer_stats.data["renewed_requests"][0][1] -= 20.0  # it was a long step
+    metrics = object.__new__(LedgerMetrics)
+    metrics._counter_cls = Counter
+    before = time.monotonic()
+    metrics.observe(own.get_kv_connector_stats().data)
+    (renewed_at,) = ledger.look(ours).renewed_at
+    assert renewed_at == pytest.approx(before - 20.0, abs=1.0)
+    assert ledger.look(others).renewed_at == []
+    assert own.xfer_stats.is_empty()
 
 
 class RaysCounter:

@@ -25,6 +25,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRespo
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from diptych.serving import nccl
 from diptych.serving.front import ENGINE_PATHS, build_front
 from diptych.serving.orchestrate import Orchestrator
 from diptych.serving.probe import wanted
@@ -35,7 +36,11 @@ from fakes.phases import ANSWER, PLACE, Client, LateAnswer, PrefillHandle, prefi
 KEY = "dk-right"
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
-OURS = {"/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary", "/diptych/v1/probe"}
+OURS = {
+    "/health",
+    "/ready",
+    *(f"/diptych/v1/{name}" for name in ("status", "canary", "probe", "nccl", "requests")),
+}
 RAYS = {"/v1/models/{model:path}"}
 ASKS_FOR_RECORD = {"x-diptych-timing": "include"}
 
@@ -74,6 +79,9 @@ class Server:
         return {"prefill": [], "decode": []}
 
     def readiness(self) -> Readiness:
+        return Readiness("ready", None, [])
+
+    async def service_readiness(self) -> Readiness:
         return Readiness("degraded", "no prefill replica is ready", [])
 
     async def try_pairs(self) -> list[dict[str, Any]]:
@@ -201,9 +209,27 @@ def test_a_probe_that_can_not_be_made_is_refused_in_openais_words(front: Any) ->
     assert "1 to 16 sizes" in answer.json()["error"]["message"]
 
 
-def test_whoever_asks_whether_it_is_ready_learns_the_state_and_no_more(front: Any) -> None:
+def test_whoever_asks_whether_the_service_is_ready_learns_the_state_and_no_more(front: Any) -> None:
     answer = browser(front(Client()), None).get("/ready")
     assert (answer.status_code, answer.json()) == (200, {"state": "degraded"})
+
+
+def test_what_nccl_came_to_is_told_and_a_second_run_is_refused(
+    front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def skipped() -> dict[str, Any]:
+        return {"skipped": "one node of the cluster has GPUs, and it takes two"}
+
+    async def busy() -> dict[str, Any]:
+        raise nccl.Busy
+
+    monkeypatch.setattr(nccl, "measure", skipped)
+    answer = browser(front(Client())).post("/diptych/v1/nccl")
+    assert (answer.status_code, answer.json()) == (200, asyncio.run(skipped()))
+    monkeypatch.setattr(nccl, "measure", busy)
+    answer = browser(front(Client())).post("/diptych/v1/nccl")
+    assert answer.status_code == 409
+    assert "Wait for that run" in answer.json()["error"]["message"]
 
 
 # Through both phases

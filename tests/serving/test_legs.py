@@ -166,16 +166,17 @@ def test_an_adapter_that_prefill_may_know_by_another_number_is_used_on_decode_al
 @pytest.mark.parametrize(
     ("request_id", "is_one"),
     [
-        (f"{A_TURN}-{random_uuid()}-beam-0", True),
-        (f"{A_TURN}-{random_uuid()}-beam-12", True),
+        (f"{A_TURN}-UNIQUE-beam-0", True),
+        (f"{A_TURN}-UNIQUE-beam-12", True),
         (A_TURN, False),
         ("chatcmpl-laser-beam-0", False),
-        (f"chatcmpl-{random_uuid()}-beam-0-then", False),
+        ("chatcmpl-UNIQUE-beam-0-then", False),
     ],
 )
 def test_a_beam_is_told_by_the_id_that_vllm_gives_it_and_not_by_a_clients(
     request_id: str, is_one: bool
 ) -> None:
+    request_id = request_id.replace("UNIQUE", random_uuid())
     assert is_beam_step(request_id) is is_one
     why = "beam search" if is_one else None
     assert why_whole(tokens_input(TOKENS), SamplingParams(), request_id, None) == why

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import Awaitable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from ray.serve.exceptions import RequestCancelledError
 from vllm import SamplingParams
 from vllm.distributed.kv_events import BlockStored
 
-from diptych.serving import orchestrate, prefilling
+from diptych.serving import arrival, orchestrate, prefilling
+from diptych.serving.arrival import LeaseOverError
 from diptych.serving.orchestrate import Orchestrator
 from diptych.serving.prefix import GUESS_BLOCK, CacheFollower
-from diptych.serving.record import Record, Refused, current
+from diptych.serving.record import Record, Refusal, Refused, current
 from diptych.serving.settings import Queue, Queues, Settings
 from diptych.serving.transfers import TAG, Ledger
 from diptych.serving.whole import Whole
@@ -70,7 +72,8 @@ async def until(said: Any) -> None:
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     own = Ledger()
-    monkeypatch.setattr(orchestrate, "ledger", own)
+    for module in (orchestrate, arrival):
+        monkeypatch.setattr(module, "ledger", own)
     yield own
 
 
@@ -371,6 +374,211 @@ def test_the_steps_of_a_beam_search_leave_one_leg_and_each_reaches_the_engine() 
     assert handle.asked == []
 
 
+# KV transfers that fail
+
+
+class LossyClient(Client):
+    """An engine whose first fetches of a KV cache fail."""
+
+    def __init__(self, ledger: Ledger, fails: int) -> None:
+        super().__init__()
+        self._ledger, self._fails = ledger, fails
+
+    async def generate(self, prompt: Any, sampling_params: Any, request_id: str, **more: Any) -> Any:
+        outputs = super().generate(prompt, sampling_params, request_id, **more)
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                if self.asked[-1].kv_transfer_params and self._fails:
+                    self._fails -= 1
+                    self._ledger.fail(f"{request_id}-a171821c")
+                yield output
+
+
+TWO = (ANSWER, ANSWER | {"replica": "prefill-2"})
+BACKLOG = Settings(recovery_backlog_s=1.0)
+
+
+def lossy(
+    ledger: Ledger, handle: PrefillHandle, *, fails: int = 1, names: Any = ("prefill-1", "prefill-2")
+) -> Any:
+    """An orchestrator whose engine can't tell the blocks of a fetch that failed: such a prompt begins anew."""
+    client = LossyClient(ledger, fails)
+    return Orchestrator(client, handle, prefill_peers(*names), settings=BACKLOG, own_salt=True)
+
+
+def overburdened(runner: Orchestrator) -> None:
+    """Have the engine do more prefill of its own than it should."""
+    runner.costs.here.add(100, 1.0)
+    runner._burden.inside = SimpleNamespace(backlog_s=5.0)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("burdened", [False, True])
+def test_a_prompt_whose_kv_transfer_failed_goes_to_another_prefill_replica_once(
+    ledger: Ledger, burdened: bool
+) -> None:
+    handle = PrefillHandle(*TWO)
+    runner = lossy(ledger, handle)
+    if burdened:
+        overburdened(runner)
+    outputs, record = run(outputs_of(runner))
+    (leg,) = record.legs
+    assert len(outputs) == 2
+    assert (leg.path, leg.why, leg.prefill_replica, leg.attempts) == ("remote", None, "prefill-2", 2)
+    assert leg.kv_transfer_failed
+    assert [asked["replica"] for asked in handle.asked] == ["prefill-1", "prefill-2"]
+    assert handle.asked[1]["only"]
+    first, second = (asked["id"] for asked in handle.asked)
+    assert first != second == leg.id
+    names = [asked.id for asked in runner._client.asked]
+    assert names == [f"{TAG}{first}-chatcmpl-1", f"{TAG}{second}-again-{TAG}{first}-chatcmpl-1"]
+
+
+def test_what_is_still_heard_of_the_first_kv_transfer_does_not_fail_the_second(ledger: Ledger) -> None:
+    runner = lossy(ledger, PrefillHandle(*TWO))
+    outputs = runner.generate(prompt(), SamplingParams(), "chatcmpl-1")
+
+    async def ask() -> int:
+        first = await anext(outputs)
+        ledger.fail(f"{runner._client.asked[0].id}-a171821c")
+        return len([first, *[output async for output in outputs]])
+
+    count, record = run(ask())
+    assert (count, record.path) == (2, "remote")
+
+
+def test_when_the_second_kv_transfer_fails_too_decode_computes_the_prompt(ledger: Ledger) -> None:
+    handle = PrefillHandle(*TWO)
+    runner = lossy(ledger, handle, fails=2, names=("prefill-1", "prefill-2", "prefill-3"))
+    outputs, record = run(outputs_of(runner))
+    (leg,) = record.legs
+    assert len(outputs) == 2
+    assert (leg.path, leg.why, len(handle.asked)) == ("recovered", "the KV transfer failed", 2)
+    assert runner._client.asked[-1].kv_transfer_params is None
+
+
+def test_when_the_other_prefill_replica_fails_decode_computes_the_prompt(ledger: Ledger) -> None:
+    handle = PrefillHandle(ANSWER, ConnectionError("gone"))
+    outputs, record = run(outputs_of(lossy(ledger, handle)))
+    (leg,) = record.legs
+    assert len(outputs) == 2
+    assert (leg.path, leg.why, leg.prefill_replica) == ("recovered", "the KV transfer failed", "prefill-1")
+    assert leg.kv_transfer_failed
+
+
+@pytest.mark.parametrize("fails", [1, 2], ids=["no other replica", "another one's fails too"])
+def test_when_decode_has_too_much_prefill_already_the_prompt_is_refused(ledger: Ledger, fails: int) -> None:
+    runner = lossy(ledger, PrefillHandle(*TWO), fails=fails, names=("prefill-1", "prefill-2")[:fails])
+    overburdened(runner)
+
+    async def ask() -> Refused:
+        with pytest.raises(Refused) as refused:
+            await outputs_of(runner)
+        return refused.value
+
+    refused, record = run(ask())
+    assert refused.refusal.status == 503
+    assert refused.refusal.retry_after_s is not None
+    assert record.legs[0].kv_transfer_failed
+
+
+def test_another_replica_whose_kv_transfer_failed_a_moment_ago_is_not_tried(ledger: Ledger) -> None:
+    handle = PrefillHandle(*TWO)
+    runner = lossy(ledger, handle)
+    runner.peers.get("prefill-2").failed()
+    _, record = run(outputs_of(runner))
+    assert (record.path, len(handle.asked)) == ("recovered", 1)
+
+
+def test_no_other_replica_is_asked_when_prefills_queue_is_full(ledger: Ledger) -> None:
+    handle = PrefillHandle(*TWO)
+    runner = lossy(ledger, handle)
+
+    async def ask() -> list[Any]:
+        generator = runner.generate(prompt(), SamplingParams(), "chatcmpl-1")
+        runner._prefill_bound.refusal = lambda *_: (
+            Refusal(429, "full", "overloaded") if handle.asked else None
+        )
+        return [output async for output in generator]
+
+    outputs, record = run(ask())
+    assert (len(outputs), record.path, len(handle.asked)) == (2, "recovered", 1)
+
+
+def test_no_other_replica_is_asked_for_what_decode_was_too_late_to_fetch(ledger: Ledger) -> None:
+    handle = PrefillHandle(*TWO)
+    runner = lossy(ledger, handle, fails=0)
+
+    async def late(outputs: Any, request_id: str, leg: Any) -> Any:
+        await outputs.aclose()
+        leg.kv_transfer_failed = True
+        raise LeaseOverError("prefill's lease was over before it had arrived")
+
+    runner._arrivals.first = late
+    outputs, record = run(outputs_of(runner))
+    (leg,) = record.legs
+    assert (len(outputs), leg.path, leg.why) == (2, "recovered", "the KV transfer failed")
+    assert (len(handle.asked), leg.kv_transfer_failed) == (1, True)
+
+
+def test_a_prompt_of_our_own_is_for_one_replica_only(ledger: Ledger) -> None:
+    handle = PrefillHandle(*TWO)
+    runner = lossy(ledger, handle)
+
+    async def ask() -> Record:
+        current.set(record := Record(prefill_wish="remote", only_peer="prefill-1"))
+        await outputs_of(runner)
+        return record
+
+    record = asyncio.run(ask())
+    assert (record.path, len(handle.asked)) == ("recovered", 1)
+
+
+def test_what_the_engine_computed_by_itself_after_a_kv_transfer_failed_in_part_stays(ledger: Ledger) -> None:
+    handle, client = PrefillHandle(*TWO), LossyClient(ledger, 1)
+    runner = Orchestrator(client, handle, prefill_peers("prefill-1", "prefill-2"))
+    outputs, record = run(outputs_of(runner))
+    assert (len(outputs), record.path, len(handle.asked)) == (2, "recovered", 1)
+
+
+# Deadlines
+
+
+def deadline_s(runner: Orchestrator) -> float:
+    (peer,) = runner.peers
+    return runner._prefilling._deadline_s(peer, 1000)
+
+
+def test_before_a_kv_transfer_is_proven_a_prefill_may_load_its_kernels() -> None:
+    runner = split(Client(), PrefillHandle())
+    runner.costs.here.add(100, 0.1)
+    assert deadline_s(runner) == 300.0
+
+
+@pytest.mark.parametrize(
+    ("here", "elsewhere", "expected_s"),
+    [(None, None, 60.0), (0.1, None, 30.0 + 4 * 1.0), (0.1, 0.05, 30.0 + 4 * 0.5)],
+    ids=["nothing measured", "measured here", "measured on prefill"],
+)
+def test_a_prefill_that_clients_wait_for_has_a_deadline_of_what_is_known(
+    here: float | None, elsewhere: float | None, expected_s: float
+) -> None:
+    runner = split(Client(), PrefillHandle())
+    runner.peers.has_transferred = True
+    for line, seconds in ((runner.costs.here, here), (runner.costs.prefill, elsewhere)):
+        if seconds is not None:
+            line.add(100, seconds)
+    assert deadline_s(runner) == pytest.approx(expected_s)
+
+
+def test_what_waits_on_a_replica_before_the_prompt_counts_for_its_deadline() -> None:
+    runner = split(Client(), PrefillHandle())
+    runner.peers.has_transferred = True
+    runner.costs.here.add(100, 0.1)
+    (peer,) = runner.peers
+    peer.told(2000)
+    assert deadline_s(runner) == pytest.approx(30.0 + 4 * 3.0)
+
+
 # Clients that leave, and engines that refuse
 
 
@@ -552,3 +760,75 @@ def test_nothing_of_a_request_stays_with_the_orchestrator() -> None:
 
     runner, _ = run(leave_and_fail())
     assert runner._prefilling._tasks == set()
+
+
+class EmptyDeployment(PrefillHandle):
+    """No prefill replica is up; `started` returns when Serve has started one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: list[dict[str, Any]] = []
+        self.is_up = asyncio.Event()
+        self.gave_up = 0
+
+    @property
+    def started(self) -> Any:
+        return SimpleNamespace(remote=self._start)
+
+    def _start(self, asked: dict[str, Any]) -> Any:
+        self.starts.append(asked)
+        return self
+
+    def __await__(self) -> Any:
+        return self.is_up.wait().__await__()
+
+    def cancel(self) -> None:
+        self.gave_up += 1
+
+
+def test_without_any_prefill_replica_serve_is_asked_to_start_one_while_decode_answers() -> None:
+    async def ask() -> tuple[list[Any], EmptyDeployment]:
+        handle = EmptyDeployment()
+        runner = split(Client(), handle, ready=False)
+        for _ in range(3):
+            assert len(await outputs_of(runner)) == 2
+        assert handle.starts == [{"waits": True}]
+        handle.is_up.set()
+        await until(lambda: not runner._prefilling._tasks)
+        await outputs_of(runner)
+        await until(lambda: len(handle.starts) == 2)
+        return [leg.path for leg in current.get().legs], handle  # type: ignore[union-attr]
+
+    (paths, handle), _ = run(ask())
+    assert paths == ["local-no-prefill"] * 4
+    assert handle.asked == []
+
+
+def test_serve_is_not_asked_to_start_a_replica_where_one_is_known_or_none_is_needed() -> None:
+    async def ask() -> EmptyDeployment:
+        handle = EmptyDeployment()
+        for runner in (
+            Orchestrator(Client(), handle, prefill_peers("prefill-1", ready=False)),
+            Orchestrator(Client(), handle, prefill_peers(), settings=Settings(prefill="never")),
+            Orchestrator(Client(), handle, prefill_peers(), settings=Settings(prefill=64)),
+        ):
+            await outputs_of(runner)
+        return handle
+
+    handle, _ = run(ask())
+    assert handle.starts == []
+
+
+def test_serve_is_asked_to_start_a_replica_for_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefilling, "_STARTS_WITHIN_S", 0.05)
+
+    async def ask() -> EmptyDeployment:
+        handle = EmptyDeployment()
+        runner = split(Client(), handle, ready=False)
+        await outputs_of(runner)
+        await asyncio.sleep(0.2)
+        assert not runner._prefilling._tasks
+        return handle
+
+    handle, _ = run(ask())
+    assert (len(handle.starts), handle.gave_up) == (1, 1)

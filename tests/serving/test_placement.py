@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ray.serve.llm")
 
 from diptych.serving.costs import Costs
-from diptych.serving.placement import Placement, Share, Situation
+from diptych.serving.placement import RATHER_REMOTE, Placement, Share, Situation
 from diptych.serving.settings import Settings
 
 
@@ -79,3 +79,22 @@ def test_the_settings_decide_where_they_say_so(mode: str | int, uncached: int, e
 def test_a_wish_goes_before_the_settings() -> None:
     assert path(placement("never"), 1, wish="remote") == "remote"
     assert path(placement("always"), 1, wish="local") == "local-whole"
+
+
+@pytest.mark.parametrize(
+    ("mode", "queue_s", "expected"),
+    [
+        ("auto", 9.0, "remote"),
+        ("auto", 11.0, "local-short"),
+        (64, 9.0, "remote"),
+        (64, 11.0, "local-short"),
+        ("always", 11.0, "remote"),
+        ("never", 0.0, "local-whole"),
+    ],
+)
+def test_who_must_not_insist_gets_prefill_elsewhere_while_its_queue_is_short(
+    mode: str | int, queue_s: float, expected: str
+) -> None:
+    placed = placement(mode)
+    assert path(placed, 40, queue_s=queue_s) != "remote" or mode == "always"
+    assert path(placed, 40, queue_s=queue_s, wish=RATHER_REMOTE) == expected

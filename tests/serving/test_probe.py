@@ -10,8 +10,17 @@ pytest.importorskip("ray.serve.llm")
 
 from diptych.serving import copying
 from diptych.serving.copying import loopback_bytes_per_s, memory_bytes_per_s
-from diptych.serving.probe import MOST_REPEATS, MOST_SIZES, Probe, Wanted, versions, wanted
-from fakes.phases import prefill_peers
+from diptych.serving.probe import (
+    MOST_REPEATS,
+    MOST_SIZES,
+    OUT_OF_TIME,
+    Probe,
+    Wanted,
+    problem_of,
+    versions,
+    wanted,
+)
+from fakes.phases import GENERATION, prefill_peers
 
 TOLD = {"kv_transfer_descriptors": 60, "prefill_ms": 5.0, "prefill_queue_ms": 0.5, "why": None}
 
@@ -24,7 +33,7 @@ class Pairs:
         self.workers = [{"rank": 0}] if workers is None else workers
         self.answers = True
 
-    async def attempt(self, name: str, size: int) -> dict[str, Any]:
+    async def attempt(self, name: str, size: int, priority: int) -> dict[str, Any]:
         self.calls.append(f"{size} from {name}")
         await asyncio.sleep(0)
         told = {"prompt_tokens": size, "ok": True, "path": "remote", "error": None}
@@ -168,6 +177,70 @@ def test_a_replica_that_does_not_answer_is_a_problem_and_a_pair_all_the_same() -
     (pair,) = found["pairs"]
     assert pair["before"]["prefill"]["workers"] == []
     assert len(pair["transfers"]) == 1
+
+
+def test_a_replica_that_goes_away_while_it_is_probed_is_left_to_its_pair() -> None:
+    pairs = Pairs()
+    attempt = pairs.attempt
+
+    async def going(name: str, size: int, priority: int) -> dict[str, Any]:
+        pairs.answers = False
+        return await attempt(name, size, priority)
+
+    pairs.attempt = going  # type: ignore[method-assign]
+    found = asyncio.run(probe(pairs, "prefill-1").pairs(Wanted((17,))))
+    assert found["problems"] == []
+    assert found["pairs"][0]["after"]["prefill"]["engine_pid"] is None
+
+
+def test_prefill_of_another_generation_is_told_as_that_and_what_is_about_to_go_is_not_told() -> None:
+    own = probe(Pairs(), "prefill-1", "prefill-2", "prefill-3")
+    _, other, third = own._peers
+    other.generation = "0ld"
+    assert (
+        problem_of(other, GENERATION) == f"prefill replica prefill-2 is of generation 0ld, not {GENERATION}"
+    )
+    third.ready = False
+    found = asyncio.run(own.pairs(Wanted((17,))))
+    assert found["problems"] == [
+        f"prefill replica prefill-2 is of generation 0ld, not {GENERATION}",
+        "prefill replica prefill-3 is not ready",
+    ]
+    assert [pair["prefill_replica"] for pair in found["pairs"]] == ["prefill-1"]
+    third.draining = True
+    assert problem_of(third, GENERATION) is None
+
+
+def test_a_deadline_follows_from_the_sizes() -> None:
+    assert Wanted((17,)).deadline_s < Wanted((1000,)).deadline_s < Wanted((1000,), 5).deadline_s
+    assert Wanted((1000,) * 3).deadline_s == 81.0
+
+
+def test_what_was_seen_until_the_deadline_is_told_and_what_was_not_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Wanted, "deadline_s", 0.2)
+    pairs, left = Pairs(), []
+    attempt = pairs.attempt
+
+    async def stuck(name: str, size: int, priority: int) -> dict[str, Any]:
+        if size == 17:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                left.append(size)
+        return await attempt(name, size, priority)
+
+    pairs.attempt = stuck  # type: ignore[method-assign]
+    (pair,) = asyncio.run(probe(pairs, "prefill-1").pairs(Wanted((15, 17, 1000))))["pairs"]
+    assert [(one["tokens"], one["ok"]) for one in pair["transfers"]] == [
+        (15, True),
+        (17, False),
+        (1000, False),
+    ]
+    assert pair["transfers"][2]["error"] == f"{OUT_OF_TIME}: 0 s for 3 prompts"
+    assert left == [17]  # nobody waits for it any longer
+    assert pair["after"]["prefill"]["workers"]
 
 
 def test_without_a_prefill_replica_it_says_so() -> None:

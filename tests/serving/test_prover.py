@@ -9,10 +9,15 @@ import pytest
 pytest.importorskip("ray.serve.llm")
 
 from diptych.serving import prover as provers
+from diptych.serving.access import _WHOLE_NUMBER
 from diptych.serving.asked import transport_of
+from diptych.serving.canary import Canary as RealCanary
+from diptych.serving.orchestrate import Orchestrator
+from diptych.serving.probe import Wanted, wanted
 from diptych.serving.prover import Prover
+from diptych.serving.record import LOWEST_PRIORITY
 from diptych.serving.settings import Settings
-from fakes.phases import GENERATION, prefill_peers
+from fakes.phases import GENERATION, Client, PrefillHandle, prefill_peers
 
 WORKER = {"rank": 0, "backends": ["UCX"], "libraries": ["libplugin_UCX.so"], "device_counters": {}}
 
@@ -23,6 +28,7 @@ class Cluster:
     def __init__(self) -> None:
         self.remembered: set[str] = set()
         self.asked: list[tuple[Any, ...]] = []
+        self.waited: list[tuple[str, float]] = []
         self.siblings = {"decode-2"}
 
     async def ask_replicas(
@@ -30,6 +36,7 @@ class Cluster:
     ) -> list[dict[str, Any]]:
         await asyncio.sleep(0)
         self.asked.append((handle, method, only, *arguments))
+        self.waited.append((method, within_s))
         if method == "signals":
             return [{"phase": "prefill", "replica": only, "workers": [WORKER]}]
         pairs = [{"decode_replica": only, "transfers": []}]
@@ -50,7 +57,7 @@ class Canary:
     def __init__(self, peers: Any) -> None:
         self._peers = peers
 
-    async def attempt(self, name: str, size: int) -> dict[str, Any]:
+    async def attempt(self, name: str, size: int, priority: int) -> dict[str, Any]:
         self._peers.transferred(self._peers.get(name))
         fields = (
             "error",
@@ -117,6 +124,15 @@ def test_a_prompt_is_no_longer_than_the_model_and_its_kv_cache_take(
     assert [transfer["tokens"] for transfer in told["pairs"][0]["transfers"]] == [most]
 
 
+def test_the_other_decode_replicas_have_as_long_as_their_pairs_may_take(cluster: Cluster) -> None:
+    own = prover()
+    asyncio.run(own.answer(b'{"tokens": [17]}', "decode", ["decode-2"]))
+    asyncio.run(own.answer(b'{"tokens": [17], "repeat": 20}', "decode", ["decode-2"]))
+    short, long = (within_s for method, within_s in cluster.waited if method == "probe_here")
+    one_pair = Wanted((17,)).deadline_s
+    assert one_pair < short < long
+
+
 def test_a_proven_generation_is_remembered_with_what_was_asked_for(cluster: Cluster) -> None:
     asyncio.run(prover().pass_gate(ask_nobody))
     (key,) = cluster.remembered
@@ -133,3 +149,27 @@ def test_another_transport_is_another_thing_to_prove(cluster: Cluster) -> None:
 def test_who_never_asks_prefill_starts_without_a_proof(cluster: Cluster) -> None:
     asyncio.run(prover(prefill="never").pass_gate(ask_nobody))
     assert (cluster.asked, cluster.remembered) == ([], set())
+
+
+def test_prompts_of_a_probe_come_after_those_of_every_client_and_those_of_a_start_beside_them() -> None:
+    def priorities(priority: int) -> tuple[int, int]:
+        client, handle = Client(), PrefillHandle()
+        runner = Orchestrator(client, handle, prefill_peers("prefill-1"))
+        asyncio.run(RealCanary(runner, 60.0).attempt("prefill-1", 17, priority))
+        return handle.asked[0]["priority"], client.asked[0].more["priority"]
+
+    assert priorities(wanted(b"", 16).priority) == (LOWEST_PRIORITY, LOWEST_PRIORITY)
+    light = prover().proof._light
+    assert (priorities(light.priority), light.tokens) == ((0, 0), (257,))
+    assert _WHOLE_NUMBER.fullmatch(str(LOWEST_PRIORITY)) is None  # no client can ask for it
+
+
+def test_a_prefill_replica_too_busy_for_a_prompt_of_a_probe_is_not_put_aside() -> None:
+    def is_aside(priority: int) -> bool:
+        peers = prefill_peers("prefill-1")
+        runner = Orchestrator(Client(), PrefillHandle(TimeoutError()), peers)
+        assert not asyncio.run(RealCanary(runner, 60.0).attempt("prefill-1", 17, priority))["ok"]
+        return any(peer.is_aside() for peer in peers)
+
+    assert not is_aside(LOWEST_PRIORITY)
+    assert is_aside(0)

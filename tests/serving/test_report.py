@@ -16,8 +16,11 @@ from openai import OpenAI
 from starlette.requests import ClientDisconnect
 
 from diptych.serving import report
+from diptych.serving.bodies import RecordInStream
+from diptych.serving.keys import Key
+from diptych.serving.placement import RATHER_REMOTE
 from diptych.serving.record import Leg, Record, current
-from diptych.serving.report import RecordInStream, ReportMiddleware
+from diptych.serving.report import ReportMiddleware
 from diptych.serving.transfers import Transfer
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -80,6 +83,8 @@ def answered(
     method: str = "POST",
     asks_for_record: bool = False,
     kind: str = "http",
+    wish: bytes | None = None,
+    key: Key | None = None,
 ) -> Answered:
     sent: list[dict[str, Any]] = []
 
@@ -90,7 +95,9 @@ def answered(
         sent.append(dict(message))
 
     timing = [(b"X-Diptych-Timing", b"include")] if asks_for_record else []
-    scope = {"type": kind, "path": path, "method": method, "headers": [(b"accept", b"*/*"), *timing]}
+    wishes = [] if wish is None else [(b"x-diptych-prefill", wish)]
+    headers = [(b"accept", b"*/*"), *timing, *wishes]
+    scope = {"type": kind, "path": path, "method": method, "headers": headers, "diptych.key": key}
     asyncio.run(ReportMiddleware(app, server=server or Server())(scope, receive, send))
     return Answered(sent)
 
@@ -646,3 +653,28 @@ def test_a_fault_that_the_server_answers_is_no_client_that_left(told: list[int],
     with pytest.raises(ValueError, match="bug"):
         answered(says(ValueError("bug"), kind=STREAM))
     assert told == [500]
+
+
+@pytest.mark.parametrize(
+    ("wish", "ordinary", "admins"),
+    [
+        (b"remote", RATHER_REMOTE, "remote"),
+        (b"local", None, "local"),
+        (b"auto", None, None),
+        (None, None, None),
+    ],
+)
+def test_only_an_operator_may_insist_on_where_prefill_runs(
+    wish: bytes | None, ordinary: str | None, admins: str | None
+) -> None:
+    wishes: list[str | None] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        record = current.get()
+        assert record
+        wishes.append(record.prefill_wish)
+        await says(b"{}")(scope, receive, send)
+
+    for key in (None, Key(), Key(admin=True)):
+        answered(app, wish=wish, key=key)
+    assert wishes == [ordinary, ordinary, admins]

@@ -32,8 +32,9 @@ class Replica:
     node_id = availability_zone = None
     multiplexed_model_ids: frozenset[str] = frozenset()
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, **told: bool) -> None:
         self.replica_id = ReplicaID(name, DEPLOYMENT)
+        self.routing_stats = told
 
     async def get_queue_len(self, *, deadline_s: float) -> int:
         return 0
@@ -84,6 +85,38 @@ def test_a_replica_that_is_up_is_taken() -> None:
         return await result(chosen(ours)) is replica
 
     assert asyncio.run(go())
+
+
+@pytest.mark.parametrize("others", [1, 4])
+def test_replicas_that_refuse_prompts_get_none_while_another_takes_them(others: int) -> None:
+    async def go() -> None:
+        ours, taking = router(), Replica("taking", refuses=False)
+        ours.update_replicas([*(Replica(str(each), refuses=True) for each in range(others)), taking])
+        assert {(await result(chosen(ours))).replica_id for _ in range(20)} == {taking.replica_id}
+
+    asyncio.run(go())
+
+
+def test_where_all_refuse_one_of_them_says_why() -> None:
+    async def go() -> None:
+        ours = router()
+        ours.update_replicas([Replica("1", refuses=True), Replica("2", refuses=True)])
+        told = {(await result(chosen(ours))).replica_id.unique_id for _ in range(40)}
+        assert told == {"1", "2"}
+
+    asyncio.run(go())
+
+
+def test_what_a_replica_tells_anew_counts_from_the_next_request_on() -> None:
+    async def go() -> None:
+        ours = router()
+        first, other = Replica("1", refuses=True), Replica("2")
+        ours.update_replicas([first, other])
+        assert await result(chosen(ours)) is other
+        first.routing_stats, other.routing_stats = {}, {"refuses": True}
+        assert await result(chosen(ours)) is first
+
+    asyncio.run(go())
 
 
 def test_with_none_up_a_request_is_refused_at_once() -> None:
@@ -150,6 +183,20 @@ def test_a_call_to_prefill_goes_where_it_asks_and_elsewhere_only_when_that_one_i
         assert (await result(called(ours, replica="2", only=True))).replica_id.unique_id == "2"
         with pytest.raises(NoReplica):
             await result(called(ours, replica="gone", only=True))
+
+    asyncio.run(go())
+
+
+def test_a_call_that_waits_is_held_until_a_replica_is_up_and_another_one_refused() -> None:
+    async def go() -> None:
+        ours = prefill_router()
+        waiting = called(ours, waits=True)
+        with pytest.raises(NoReplica):
+            await result(called(ours))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        ours.update_replicas([replica := Replica("1")])
+        assert await result(waiting) is replica
 
     asyncio.run(go())
 

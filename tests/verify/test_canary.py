@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diptych.verify.canary import TOLERANCE, Token, around_a_block, compare, of_lengths
+from diptych.serving.comparison import TOLERANCE, Token, compare
+from diptych.verify.canary import around_a_block, of_lengths
 
 
 def token(name: str, logprob: float = -0.5, **others: float) -> Token:

@@ -150,6 +150,41 @@ def test_kv_cache_that_stays_in_use_fails_and_one_that_empties_in_time_holds(
 
 
 @pytest.mark.parametrize("what", ["expired", "failed"])
+def test_what_went_wrong_beside_other_requests_may_be_theirs(
+    what: str, endpoint: Endpoint, fake: ProvableEndpoint
+) -> None:
+    setattr(fake.behaviour, what, (3, 4))
+    fake.behaviour.finished = (0, 21)  # as many as the run itself sends
+    assert states(verified(endpoint))["idle"] == "fails"
+    fake.behaviour.looks, fake.behaviour.finished = 0, (0, 26)
+    idleness = the(verified(endpoint), "idle")
+    assert idleness.state == "warns"
+    assert idleness.says.endswith("1; other requests were running: 5.")
+
+
+def test_a_replica_that_went_away_or_is_about_to_is_not_compared(
+    endpoint: Endpoint, fake: ProvableEndpoint
+) -> None:
+    fake.behaviour.expired, fake.behaviour.replicas = (0, 0), ("1", "2")
+    idleness = the(verified(endpoint), "idle")
+    assert idleness.state == "warns"
+    assert {one.value for one in idleness.evidence} >= {
+        "went away: not compared",
+        "its engine was not there before the run",
+    }
+    fake.behaviour.replicas, fake.behaviour.draining = ("1",), True
+    fake.behaviour.looks, fake.behaviour.usage = 0, {"prefill": (0.0, 0.4)}
+    assert states(verified(endpoint))["idle"] == "warns"
+
+
+def test_fewer_rails_than_there_should_be_are_a_warning(endpoint: Endpoint, fake: ProvableEndpoint) -> None:
+    fake.behaviour.probe = probing(probed.one_rail)
+    proof = the(verified(endpoint), "transport")
+    assert proof.state == "warns"
+    assert proof.says.endswith("Slower than it should be: rails in use by prefill: 1 of 4 interfaces.")
+
+
+@pytest.mark.parametrize("what", ["expired", "failed"])
 def test_an_expired_lease_and_a_failed_kv_transfer_fail(
     what: str, endpoint: Endpoint, fake: ProvableEndpoint
 ) -> None:

@@ -13,7 +13,7 @@ def on_link(ms: float, gb_per_s: float = 3.125) -> Any:
     asked, pair = probed.proven_on_g6()
     for one in pair["transfers"]:
         one["ms"] = ms
-    return answer(asked | {"bandwidth_bytes_per_s": gb_per_s * 1e9}, pair)
+    return answer(asked | {"bandwidth_bytes_per_s": gb_per_s * 1e9, "rdma_counters": True}, pair)
 
 
 # 12.4 MB over 3.125 GB/s need 2 ms and 3.96 ms.
@@ -32,6 +32,14 @@ def test_tcp_beside_efa_fails() -> None:
     assert "It warns below 50% and fails below 20%." in proof.do
 
 
+def test_where_bytes_are_copied_through_the_host_a_slow_link_warns_and_fails_nothing() -> None:
+    told = on_link(31.0)
+    told["asked"] |= {"rdma_counters": False}
+    assert speed.prove(told).state == "warns"
+    told["asked"] |= {"rdma_counters": None}
+    assert speed.prove(told).state == "fails"
+
+
 def test_a_fast_link_is_not_blamed_for_what_a_transfer_of_any_size_takes() -> None:
     assert speed.prove(on_link(3.0, gb_per_s=50)).state == "holds"
 
@@ -41,6 +49,42 @@ def test_the_fastest_of_the_largest_transfers_counts() -> None:
     fast = told["pairs"][0]["transfers"][-1] | {"ms": 6.0}
     told["pairs"][0]["transfers"].append(fast)
     assert speed.prove(told).state == "holds"
+
+
+def over_tcp(ms: float, workers: int = 1, gb_per_s: float = 3.125) -> Any:
+    asked, pair = probed.ucx_over_tcp()
+    for one in pair["transfers"]:
+        one["ms"] = ms
+    for side in ("prefill", "decode"):
+        (worker,) = pair["after"][side]["workers"]
+        pair["after"][side]["workers"] = [worker | {"rank": rank} for rank in range(workers)]
+    return answer(asked | {"bandwidth_bytes_per_s": gb_per_s * 1e9}, pair)
+
+
+# 12.4 MB over one flow's 0.625 GB/s need 2 ms and 19.8 ms; UCX is known to take about 41 ms.
+@pytest.mark.parametrize(
+    ("ms", "state"), [(20.0, "holds"), (41.0, "holds"), (54.0, "holds"), (55.0, "warns"), (220.0, "fails")]
+)
+def test_over_tcp_a_link_is_held_against_what_ec2_gives_a_flow(ms: float, state: str) -> None:
+    proof = speed.prove(over_tcp(ms))
+    assert proof.state == state
+    assert "of what the TCP link allows" in proof.says
+    assert "by the TCP link's 0.6 GB/s" in proof.evidence[0].value
+    assert "5 Gbps" in proof.otherwise
+    assert ("It warns below 40% and fails below 10%." in proof.do) is (state != "holds")
+
+
+def test_over_tcp_each_worker_of_a_replica_has_a_flow() -> None:
+    assert speed.prove(over_tcp(41.0, workers=4)).state == "warns"  # 2.5 GB/s need 7 ms
+    assert "by the TCP link's 2.5 GB/s" in speed.prove(over_tcp(41.0, workers=4)).evidence[0].value
+    assert "by the TCP link's 3.1 GB/s" in speed.prove(over_tcp(41.0, workers=8)).evidence[0].value
+    uneven = over_tcp(41.0, workers=4)
+    del uneven["pairs"][0]["after"]["prefill"]["workers"][1:]
+    assert speed.prove(uneven).state == "holds"
+
+
+def test_over_tcp_a_small_instance_gives_less_than_a_flow() -> None:
+    assert "by the TCP link's 0.2 GB/s" in speed.prove(over_tcp(100.0, gb_per_s=0.2)).evidence[0].value
 
 
 def test_on_one_machine_a_copy_of_the_same_run_is_the_measure() -> None:
@@ -70,6 +114,7 @@ def test_transfers_that_are_too_small_to_tell_are_not_judged() -> None:
 
 def test_of_several_pairs_the_slowest_is_named() -> None:
     asked, pair = probed.proven_on_g6()
+    asked = asked | {"rdma_counters": True}
     slow = pair | {"prefill_replica": "prefill-2", "transfers": probed.transfers((1000,), 90.0)}
     proof = speed.prove(answer(asked, pair, slow))
     assert proof.state == "fails"

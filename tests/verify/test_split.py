@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from diptych.verify import split
+from diptych.verify import split, transport
 from fakes import probed
 from fakes.probed import answer
 
@@ -68,15 +68,51 @@ def test_other_traffic_makes_counts_lower_bounds_and_is_said() -> None:
         "silent",
     )
     after["decode"]["counters"]["external_kv_tokens"] -= 301
-    assert split.prove(probe).state == "fails"
-
-
-def test_an_engine_that_was_replaced_meanwhile_proves_nothing() -> None:
-    probe = told()
-    probe["pairs"][0]["after"]["decode"]["engine_pid"] = 99
     proof = split.prove(probe)
-    assert proof.state == "fails"
-    assert "was replaced meanwhile" in proof.says
+    assert (proof.state, proof.says) == (
+        "warns",
+        "Decode received, of 1048 tokens: 1047; other requests were running: 2 more requests finished on decode.",
+    )
+
+
+@pytest.mark.parametrize("counter", ["requests_running", "requests_waiting"])
+def test_counters_fail_nothing_while_other_requests_are_inside_an_engine(counter: str) -> None:
+    probe = told()
+    counters = probe["pairs"][0]["after"]["decode"]["counters"]
+    counters["external_kv_tokens"] += 300
+    assert split.prove(probe).state == "fails"
+    counters[counter] = 1.0
+    assert split.prove(probe).state == "holds"
+    counters["external_kv_tokens"] -= 301
+    assert split.prove(probe).state == "warns"
+
+
+def test_beside_other_requests_a_prompt_that_did_not_cross_fails_all_the_same() -> None:
+    asked, pair = probed.recomputed()
+    pair["after"]["decode"]["counters"]["requests_running"] = 2.0
+    assert split.prove(answer(asked, pair)).state == "fails"
+
+
+@pytest.mark.parametrize("last", [None, 99])
+def test_an_engine_that_went_away_meanwhile_proves_nothing_and_fails_no_other_pair(last: int | None) -> None:
+    probe = told()
+    gone = deepcopy(probe["pairs"][0]) | {"prefill_replica": "prefill-2"}
+    for when in ("before", "after"):
+        gone[when]["prefill"] |= {"replica": "prefill-2", "counters": {}}
+    gone["after"]["prefill"]["engine_pid"] = last
+    gone["transfers"][0] |= {"ok": False, "path": "recovered", "bytes": None}
+    alone = split.prove(probe | {"pairs": [gone]})
+    assert (alone.state, alone.says) == (
+        "fails",
+        "Nothing was split: prefill replica prefill-2 went away meanwhile.",
+    )
+    beside = split.prove(probe | {"pairs": [*probe["pairs"], gone]})
+    assert (beside.state, beside.says) == (
+        "warns",
+        "Prefill replica prefill-2: it went away meanwhile: not compared.",
+    )
+    asked = probed.proven_on_g6()
+    assert transport.prove(answer(asked[0], asked[1], gone)).state == "holds"
 
 
 def test_a_prompt_that_decode_computed_itself_fails_with_its_path_and_reason() -> None:
@@ -89,9 +125,10 @@ def test_a_prompt_that_decode_computed_itself_fails_with_its_path_and_reason() -
 
 def test_phases_in_one_process_fail() -> None:
     probe = told()
-    sides = probe["pairs"][0]["after"]
-    for name in ("pid", "engine_pid", "workers"):
-        sides["prefill"][name] = sides["decode"][name]
+    for when in ("before", "after"):
+        sides = probe["pairs"][0][when]
+        for name in ("pid", "engine_pid", "workers"):
+            sides["prefill"][name] = sides["decode"][name]
     assert evidence(split.prove(probe))["engine processes"][1] == "contradicts"
 
 

@@ -16,6 +16,11 @@ GIB = 1024**3
 MIB = 1024**2
 GB = 10**9
 
+TCP_FLOW_GBPS = 5.0
+"""What EC2 gives a single TCP flow between two instances, 10^9 bits per second: EC2 User Guide, "Amazon EC2 instance
+network bandwidth". Within one cluster placement group it is 10, with ENA Express up to 25. The phases have neither:
+each has a node group of its own, and a placement group of its own where there is one."""
+
 DEFAULT_INSTANCE_TYPE = "g6.8xlarge"
 """What a document on EKS gets that names none."""
 

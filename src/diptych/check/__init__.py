@@ -6,14 +6,18 @@ is loaded already, with facts that `gather` finds. docs/checks.md has an entry f
 
 from diptych.check import (  # noqa: F401  rules register where they are written
     access,
+    account_rules,
     arguments,
+    capacity_rules,
     checkpoint_rules,
+    cluster_rules,
     compatibility,
     events,
     images,
     kuberay,
     memory_rules,
     model_kinds,
+    network_rules,
     nodes,
     offline,
     orchestrator,
@@ -25,9 +29,12 @@ from diptych.check import (  # noqa: F401  rules register where they are written
     settings,
     transport,
 )
+from diptych.check.account import Account
+from diptych.check.cluster import ClusterFacts
 from diptych.check.facts import Facts, Installed, Machine, gather
 from diptych.check.find_config import ModelFacts
 from diptych.check.findings import Complaint, Finding, Severity, in_order
+from diptych.check.link import LinkSetting
 from diptych.check.memory import PhaseMemory, Transfer, Unsized, memory_of, transfer_of
 from diptych.check.report import Report, check_file
 from diptych.check.rules import RAY, RULES, SHAPE, Rule, run
@@ -38,10 +45,13 @@ __all__ = [
     "RAY",
     "RULES",
     "SHAPE",
+    "Account",
+    "ClusterFacts",
     "Complaint",
     "Facts",
     "Finding",
     "Installed",
+    "LinkSetting",
     "Machine",
     "ModelFacts",
     "PhaseMemory",

@@ -1,6 +1,7 @@
 """What rules are told beside the document: the day, the model's config, the engine and the machine.
 
-Rules ask nobody. `gather` finds out what can be known without an account or a cluster.
+Rules ask nobody. `gather` finds out what can be known without an account or a cluster; who knows how to ask those
+gives it a function for that.
 """
 
 import importlib.metadata
@@ -12,6 +13,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from diptych.check.account import Account
+from diptych.check.cluster import ClusterFacts
 from diptych.check.find_config import ModelFacts, find_model
 from diptych.spec import Document
 from diptych.spec.api_keys import faulty_lines
@@ -55,6 +58,8 @@ class Facts:
         foreign: those of them that belong to another user.
         faulty_keys: numbers of the lines of the endpoint's keys, in the file or variable that the document names, that
             let nobody in.
+        account: the AWS account, for `on: eks`; None where it was not asked.
+        cluster: the cluster, for `on: kubernetes`; None where it was not asked.
     """
 
     today: date
@@ -65,6 +70,8 @@ class Facts:
     files: Mapping[Path, int | None] = field(default_factory=dict)
     foreign: frozenset[Path] = frozenset()
     faulty_keys: tuple[int, ...] = ()
+    account: Account | None = None
+    cluster: ClusterFacts | None = None
 
 
 def gather(
@@ -72,13 +79,17 @@ def gather(
     *,
     offline: bool = False,
     machine: Callable[[], Machine] | None = None,
+    account: Callable[[Document], Account] | None = None,
+    cluster: Callable[[Document], ClusterFacts] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Facts:
     """Look up what rules need: today's date, the model's config, and for `on: local` the engines here.
 
     Args:
-        offline: don't ask the Hugging Face hub.
+        offline: ask neither the Hugging Face hub, nor an account or cluster.
         machine: looks at this machine; called for `on: local` only.
+        account: looks at the AWS account; called for `on: eks` only.
+        cluster: looks at the cluster; called for `on: kubernetes` only.
         environ: this process's variables without it.
     """
     variables: Mapping[str, Any] = os.environ if environ is None else environ
@@ -92,6 +103,8 @@ def gather(
         files={file: _mode(file) for file in files},
         foreign=frozenset(filter(_is_foreign, files)),
         faulty_keys=tuple(faulty_lines(_keys(document, variables))),
+        account=account(document) if account and document.on == "eks" and not offline else None,
+        cluster=cluster(document) if cluster and document.on == "kubernetes" and not offline else None,
     )
 
 

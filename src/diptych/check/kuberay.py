@@ -124,20 +124,22 @@ def engines_are_new_enough(subject: Subject) -> Iterable[Complaint]:
             yield Complaint(subject.version_field(name), what, f"use {title} {least} or newer")
 
 
-@rule("K520", "warning", "Engines that were not tried")
-def engines_are_tried(subject: Subject) -> Iterable[Complaint]:
-    ray, vllm = subject.engine.ray, subject.engine.vllm
-    if ray is None or vllm is None or _numbers(ray)[:2] < _numbers(PAIRS[0].ray)[:2]:
+@rule("K520", "error", "A Ray that is not known")
+def ray_is_known(subject: Subject) -> Iterable[Complaint]:
+    ray = subject.engine.ray
+    if (
+        ray is None
+        or _numbers(ray)[:2] < _numbers(PAIRS[0].ray)[:2]
+        or minor(ray) in {minor(pair.ray) for pair in PAIRS}
+    ):
         return
-    tried = [(minor(pair.ray), minor(pair.vllm)) for pair in PAIRS]
-    if (minor(ray), minor(vllm)) not in tried and minor(RAY_VLLM.get(minor(ray), vllm)) == minor(vllm):
-        pairs = " and ".join(f"Ray {one} with vLLM {other}" for one, other in tried)
-        what = f"{subject.engine.source} has Ray {ray} and vLLM {vllm}, and Diptych was tried with {pairs}"
-        yield Complaint(
-            subject.version_field("ray"),
-            what,
-            "use one of those, or try it with topology: aggregated first",
-        )
+    pairs = " and ".join(f"Ray {minor(pair.ray)} with vLLM {minor(pair.vllm)}" for pair in PAIRS)
+    yield Complaint(
+        subject.version_field("ray"),
+        f"{subject.engine.source} has Ray {ray}, and what Diptych runs inside Ray is made for {pairs}: "
+        "it would refuse to start",
+        "use one of those",
+    )
 
 
 @rule("K525", "warning", "Engines that are not installed")

@@ -1,5 +1,6 @@
 """The orchestrator's settings against the rest of the document: leases, and prompts that never reach prefill."""
 
+import math
 from collections.abc import Iterable
 
 from diptych.check.findings import Complaint
@@ -32,17 +33,17 @@ def prompts_reach_the_threshold(subject: Subject) -> Iterable[Complaint]:
         )
 
 
-@rule("T441", "warning", "A lease shorter than a KV transfer may take")
+@rule("T441", "warning", "A lease shorter than twice what a KV transfer may take")
 def lease_outlasts_the_transfer(subject: Subject) -> Iterable[Complaint]:
     lease_s = subject.document.kv_transfer.lease_s
     deadline_s = subject.document.orchestrator.kv_transfer_deadline_s
-    if subject.is_split and lease_s <= deadline_s:
+    if subject.is_split and lease_s < 2 * deadline_s:  # as `diptych.serving.settings.within_lease` has it
         lease, deadline = "kv_transfer.lease_s", "orchestrator.kv_transfer_deadline_s"
         field, other = (lease, deadline) if subject.is_written(lease) else (deadline, lease)
         values = {lease: lease_s, deadline: f"{deadline_s:g}"}
         yield Complaint(
             field,
-            f"is {values[field]}, and {other} is {values[other]}: prefill may give KV cache away that decode still "
-            "waits for, when its heartbeats are late",
-            f"make {lease} the longer one",
+            f"is {values[field]}, and {other} is {values[other]}: decode gives a KV transfer up after "
+            f"{lease_s / 2:g} s, half a lease, since prefill may then give away what is still being fetched",
+            f"make {lease} {math.ceil(2 * deadline_s)} or more, or {deadline} {lease_s / 2:g} or less",
         )

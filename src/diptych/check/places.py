@@ -28,7 +28,6 @@ _UNREAD: dict[str, tuple[str, ...]] = {
         "decode.max_ongoing_requests",
         "kv_transfer.ports",
         "access.expose",
-        "access.ingress",
         "access.hostname",
         "access.tls_secret",
         "access.tls_certificate_arn",
@@ -125,7 +124,9 @@ def region_is_known(subject: Subject) -> Iterable[Complaint]:
 @rule("C804", "error", "A version of Kubernetes that EKS does not have")
 def kubernetes_is_known(subject: Subject) -> Iterable[Complaint]:
     version = subject.document.eks.kubernetes_version
-    if subject.document.on == "eks" and version not in KUBERNETES_VERSIONS:
+    account = subject.facts.account
+    offered = account is not None and account.release(version) is not None
+    if subject.document.on == "eks" and version not in KUBERNETES_VERSIONS and not offered:
         known = list(KUBERNETES_VERSIONS)
         what = f"is {version}, and this version of Diptych knows {', '.join(known)}"
         yield Complaint("eks.kubernetes_version", what, f'write "{_supported(subject.facts.today + SOON)}"')

@@ -6,8 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from diptych.check.account import Account
+from diptych.check.cluster import ClusterFacts
 from diptych.check.facts import Machine, gather
 from diptych.check.findings import Finding, in_order
+from diptych.check.link import LinkSetting, link_of_subject
 from diptych.check.memory import PhaseMemory, Transfer, memory_of, transfer_of
 from diptych.check.rules import REFUSING, run
 from diptych.check.subject import Subject
@@ -54,6 +57,11 @@ class Report:
     def transfer(self) -> Transfer | None:
         return transfer_of(self._sized) if self._sized else None
 
+    @cached_property
+    def link(self) -> tuple[LinkSetting, ...]:
+        """What the KV transfer's link is told, and why; nothing without a split."""
+        return link_of_subject(self.subject) if self.subject else ()
+
     def rows(self) -> list[tuple[str, Any, str]]:
         """Every field of the document with its value and where it came from; secrets hidden."""
         if self.subject is None:
@@ -72,6 +80,7 @@ class Report:
             "findings": [finding.as_json() for finding in self.findings],
             "left_out": list(self.left_out),
             "budget": None if self.subject is None else _budget_json(self),
+            "link": [each.as_json() for each in self.link],
         }
         if show:
             shape["document"] = [
@@ -86,6 +95,8 @@ def check_file(
     *,
     offline: bool = False,
     machine: Callable[[], Machine] | None = None,
+    account: Callable[[Document], Account] | None = None,
+    cluster: Callable[[Document], ClusterFacts] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Report:
     """Check the document in `path` (the default one without it), with overrides.
@@ -94,8 +105,10 @@ def check_file(
     it, and leave alone what stands beside it.
 
     Args:
-        offline: don't ask the Hugging Face hub.
+        offline: ask neither the Hugging Face hub, nor an account or cluster.
         machine: looks at this machine; called for `on: local` only.
+        account: looks at the AWS account; called for `on: eks` only.
+        cluster: looks at the cluster; called for `on: kubernetes` only.
         environ: variables in place of this process's.
     """
     try:
@@ -105,7 +118,9 @@ def check_file(
     findings = [Finding.of_problem(problem) for problem in problems]
     if loaded is None:
         return Report(tuple(in_order(findings)), None)
-    facts = gather(loaded.document, offline=offline, machine=machine, environ=environ)
+    facts = gather(
+        loaded.document, offline=offline, machine=machine, account=account, cluster=cluster, environ=environ
+    )
     subject = Subject(loaded, facts)
     findings += [each for each in run(subject) if not _is_beside(each.field, problems)]
     by_line = sorted(problems, key=lambda problem: problem.line or 0)

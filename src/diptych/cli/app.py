@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from diptych import __version__
-from diptych.cli.console import cannot_write, drop_output, err, out, print_dim, print_error
-from diptych.errors import DiptychError, DocumentError, NotUpError
+from diptych.cli.console import cannot_write, drop_output, err, print_dim, print_error
+from diptych.errors import DiptychError
 
 app = typer.Typer(
     name="diptych",
@@ -21,9 +21,23 @@ app = typer.Typer(
     add_completion=False,
 )
 
-DEFAULT_NAME = "diptych"
 DOCUMENT = "diptych.yaml"
 NO_DOCUMENT = "No document: the embedded model, on this machine."
+StepOption = Annotated[
+    list[str] | None,
+    typer.Option("--step", help="This step alone: cluster, nodes, operator or service. May be repeated."),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Change nothing; print each change.")]
+TimeoutOption = Annotated[
+    str | None, typer.Option("--timeout", help="Deadline of each wait, like 90m; else it is derived.")
+]
+FileOption = Annotated[
+    Path | None, typer.Option("--document", help="The document of the service, instead of its name.")
+]
+ServiceArgument = Annotated[
+    Path | None, typer.Argument(help="The document of the service. Default: the one that is up.")
+]
 NameOption = Annotated[str | None, typer.Option("--name", help="Name of the service, if several are up.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; its shape is in docs/json.md.")]
 
@@ -101,7 +115,27 @@ def up(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a field: a.b=c. May be repeated.")
     ] = None,
-    foreground: Annotated[bool, typer.Option(help="Stay, and take it down on Ctrl-C.")] = False,
+    foreground: Annotated[
+        bool, typer.Option(help="Stay, and take it down on Ctrl-C; on this machine.")
+    ] = False,
+    step: StepOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    offline: Annotated[
+        bool, typer.Option(help="Check neither account, cluster nor hub before; on clusters.")
+    ] = False,
+    timeout: TimeoutOption = None,
+    replace: Annotated[
+        bool,
+        typer.Option(help="Go on though it ends what serves now, or needs the GPUs of a second cluster."),
+    ] = False,
+    kubeconfig: Annotated[
+        bool,
+        typer.Option(
+            "--kubeconfig",
+            help="Add the cluster to your own kubeconfig, too; on EKS. Its comments go, to a copy beside it.",
+        ),
+    ] = False,
 ) -> None:
     """Bring the service up and wait until a KV transfer is proven."""
     from diptych.cli.up import run_up
@@ -110,7 +144,23 @@ def up(
     overrides += [f"model.source={json.dumps(model)}"] if model is not None else []
     overrides += [f"access.port={port}"] if port is not None else []
     overrides += [f"name={json.dumps(name)}"] if name is not None else []
-    raise typer.Exit(run_up(_the_document(file), overrides, foreground=foreground))
+    clusters = {
+        "yes": yes,
+        "dry_run": dry_run,
+        "offline": offline,
+        "replace": replace,
+        "kubeconfig": kubeconfig,
+    }
+    raise typer.Exit(
+        run_up(
+            _the_document(file),
+            overrides,
+            foreground=foreground,
+            steps=step or [],
+            timeout=timeout,
+            **clusters,
+        )
+    )
 
 
 @app.command()
@@ -123,7 +173,7 @@ def check(
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print every field and where it came from.")] = False,
     json_output: JsonOption = False,
-    offline: Annotated[bool, typer.Option(help="Ask no network for the model's config.")] = False,
+    offline: Annotated[bool, typer.Option(help="Ask neither account, cluster nor hub.")] = False,
     ray: Annotated[
         bool, typer.Option("--ray", help="Ask Ray's own schema as well; takes seconds, needs Ray.")
     ] = False,
@@ -164,11 +214,16 @@ def render(
 
 
 @app.command()
-def status(name: NameOption = None, json_output: JsonOption = False) -> None:
-    """Show what is up, and the first thing that blocks."""
+def status(
+    file: ServiceArgument = None,
+    name: NameOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Show what is up, per step and phase, and the first thing that blocks."""
     from diptych.cli.status import run_status
 
-    raise typer.Exit(run_status(name, json_output=json_output))
+    raise typer.Exit(run_status(file, name, watch=watch, json_output=json_output))
 
 
 @app.command()
@@ -189,26 +244,40 @@ def verify(
             "--allow-fallback", help="Put up with another transport than was asked for; it is said."
         ),
     ] = False,
+    nccl: Annotated[
+        bool,
+        typer.Option(
+            "--nccl", help="On EKS: measure NCCL between the nodes as well; answers stall meanwhile."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --nccl: don't ask whether to go on.")
+    ] = False,
 ) -> None:
     """Prove the split, the transport, its speed and the answers of a service that is up."""
-    from diptych.cli.verify import run_verify, run_watch, service_of
-    from diptych.local.state import remember_fallback
-    from diptych.local.status import endpoint_of
+    from diptych.cli.places import reached, remember_fallback, the_service
+    from diptych.cli.verify import network_for_nccl, run_verify, run_watch
 
-    if file is not None and name is not None:
-        raise DocumentError("Both a document and --name say which service is meant.", "Give one of them.")
-    chosen = service_of(file) if file else _the_name(name)
-    endpoint = endpoint_of(chosen, admin=True)
-    how: Any = {"json_output": json_output, "allow_fallback": allow_fallback}
-    if watch:
-        raise typer.Exit(run_watch(endpoint, period_s=period, **how))
-    raise typer.Exit(run_verify(endpoint, remember=lambda says: remember_fallback(chosen, says), **how))
+    chosen = the_service(file, name)
+    network = network_for_nccl(chosen, watch=watch, yes=yes) if nccl else None
+    if nccl and network is None:
+        raise typer.Exit(1)
+    how: Any = {
+        "json_output": json_output,
+        "allow_fallback": allow_fallback,
+        "remember": lambda says: remember_fallback(chosen, says),
+    }
+    with reached(chosen, admin=True) as endpoint:
+        if watch:
+            raise typer.Exit(run_watch(endpoint, period_s=period, **how))
+        raise typer.Exit(run_verify(endpoint, network=network, **how))
 
 
 @app.command()
 def chat(
     text: Annotated[str | None, typer.Argument(help="What to say; `-` reads it from standard input.")] = None,
     name: NameOption = None,
+    document: FileOption = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens in an answer.", min=1)] = 512,
     temperature: Annotated[
@@ -218,19 +287,148 @@ def chat(
 ) -> None:
     """Talk to the model; below each answer stands what every phase took."""
     from diptych.cli.chat import run_chat
-    from diptych.local.status import endpoint_of
+    from diptych.cli.places import reached, the_service
 
-    endpoint = endpoint_of(_the_name(name))
+    with reached(the_service(document, name)) as endpoint:
+        raise typer.Exit(
+            run_chat(
+                endpoint,
+                text,
+                json_output=json_output,
+                max_tokens=max_tokens,
+                system=system,
+                temperature=temperature,
+            )
+        )
+
+
+bench_app = typer.Typer(
+    help="Load a service that is up; numbers per phase.", invoke_without_command=True, no_args_is_help=False
+)
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.callback()
+def bench(
+    context: typer.Context,
+    name: NameOption = None,
+    document: FileOption = None,
+    preset: Annotated[str | None, typer.Option(help="rag, summarise, agent or chat.")] = None,
+    rate: Annotated[str | None, typer.Option(help="Requests per second; several: 1,2,4.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Most requests at once.", min=1)] = None,
+    arrivals: Annotated[str | None, typer.Option(help="poisson (default) or fixed.")] = None,
+    input_tokens: Annotated[int | None, typer.Option("--input", help="Tokens of a prompt.", min=1)] = None,
+    output_tokens: Annotated[int | None, typer.Option("--output", help="Tokens of an answer.", min=1)] = None,
+    shared_tokens: Annotated[
+        int | None, typer.Option("--shared", help="Tokens at their beginning that prompts share.", min=0)
+    ] = None,
+    requests: Annotated[int | None, typer.Option(help="How many requests.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of arrivals and tokens.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Replay a trace: Mooncake's JSON lines or Azure's CSV.")
+    ] = None,
+    speed: Annotated[
+        float | None, typer.Option(help="Replay the trace so many times as fast.", min=0.01)
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help='Send prompts of your own: lines of {"prompt": …, "output_tokens": …}.'),
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder with the model's tokenizer.")] = None,
+    slo: Annotated[str | None, typer.Option(help="Bounds for goodput, like ttft=1s,tpot=15ms.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report with pictures.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Load a service that is up with vLLM's own client; numbers per phase."""
+    from diptych.bench.slo import Slo
+    from diptych.cli.bench import Asked, run_bench, workloads_of
+    from diptych.cli.places import the_service
+    from diptych.errors import DocumentError
+
+    workloads = workloads_of(
+        preset,
+        rate,
+        trace=trace,
+        speed=speed,
+        prompts=prompts,
+        concurrency=concurrency,
+        arrivals=arrivals,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        shared_tokens=shared_tokens,
+        requests=requests,
+        seed=seed,
+    )
+    bounds = Slo.parse(slo) if slo is not None else None
+    asked = Asked(workloads, bounds, tokenizer, html, json_output)
+    if context.invoked_subcommand is None:
+        raise typer.Exit(run_bench(the_service(document, name), asked))
+    if name is not None or document is not None:
+        raise DocumentError("A comparison goes by a document.", "Name it after `compare`: … compare FILE")
+    context.obj = asked
+
+
+@bench_app.command()
+def compare(
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The document. Default: diptych.yaml, else the embedded model, here."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a field: a.b=c. May be repeated.")
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(help="How often each side is brought up, the other first each time.", min=1)
+    ] = 2,
+    repeats: Annotated[int, typer.Option(help="How often each load is sent while a side is up.", min=1)] = 1,
+    ratio: Annotated[
+        str | None,
+        typer.Option(help="Replicas of prefill and decode to try: 1:1,1:2. Default: the document's."),
+    ] = None,
+    results: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Bring nothing up: compare two files of `bench --json`, a split and aggregated."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="On a cluster: don't ask whether the service may be changed.")
+    ] = False,
+    timeout: TimeoutOption = None,
+) -> None:
+    """Bring the document up as a split and aggregated in turn, load both alike, and give a verdict.
+
+    What is sent stands before `compare`: diptych bench --preset rag --rate 1,2 compare FILE
+
+    On a cluster the service that is there becomes each side in turn, and at the end what it was.
+    """
+    from diptych.cli.bench import run_compare, run_recorded
+    from diptych.cli.cluster_up import seconds
+
+    if results is not None:
+        raise typer.Exit(run_recorded(results, context.obj, _options_given(context)))
     raise typer.Exit(
-        run_chat(
-            endpoint,
-            text,
-            json_output=json_output,
-            max_tokens=max_tokens,
-            system=system,
-            temperature=temperature,
+        run_compare(
+            _the_document(file),
+            list(set_ or []),
+            context.obj,
+            rounds=rounds,
+            repeats=repeats,
+            ratios=ratio,
+            yes=yes,
+            timeout_s=seconds(timeout),
         )
     )
+
+
+def _options_given(context: typer.Context) -> list[str]:
+    """The options and arguments that the command line has, those before the command included."""
+    found = []
+    for each in filter(None, (context.parent, context)):
+        for parameter in each.command.params:
+            source = each.get_parameter_source(parameter.name or "")
+            if source is not None and source.name == "COMMANDLINE":
+                found.append(parameter.opts[0])
+    return found
 
 
 @app.command()
@@ -239,6 +437,7 @@ def logs(
         str | None, typer.Argument(help="prefill, decode, aggregated or ray. Default: the phases.")
     ] = None,
     name: NameOption = None,
+    document: FileOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay and print what is written.")] = False,
     lines: Annotated[
         int, typer.Option("--lines", "-n", help="Lines of each phase from the end.", min=1)
@@ -246,23 +445,45 @@ def logs(
 ) -> None:
     """Show the engines' logs by phase."""
     from diptych.cli.logs import run_logs
+    from diptych.cli.places import the_service
 
-    raise typer.Exit(run_logs(_the_name(name), phase, follow=follow, lines=lines))
+    raise typer.Exit(run_logs(the_service(document, name), phase, follow=follow, lines=lines))
 
 
 @app.command()
-def down(name: NameOption = None) -> None:
-    """Take the service down, and prove that nothing is left."""
-    from diptych.cli.console import format_bytes
-    from diptych.local.down import take_down
+def forward(
+    file: ServiceArgument = None,
+    name: NameOption = None,
+    port: Annotated[int, typer.Option(help="Local port; 0: any that is free.", min=0, max=65535)] = 8000,
+) -> None:
+    """Keep a local port open to a service on a cluster."""
+    from diptych.cli.forward import run_forward
+    from diptych.cli.places import the_service
 
-    chosen = _the_name(name)
-    ended = take_down(chosen)
-    memory = format_bytes(sum(process.rss_bytes for process in ended.processes))
-    out().print(
-        f"{chosen} is down: {len(ended.processes)} processes ended ({memory} resident) in {ended.took_s:.1f} s; "
-        "none is left.",
-        highlight=False,
+    raise typer.Exit(run_forward(the_service(file, name), port))
+
+
+@app.command()
+def down(
+    file: ServiceArgument = None,
+    name: NameOption = None,
+    step: StepOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    timeout: TimeoutOption = None,
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget",
+            help="Delete nothing; only forget a service whose Kubernetes cluster is gone for good.",
+        ),
+    ] = False,
+) -> None:
+    """Take the service down, and prove that nothing is left."""
+    from diptych.cli.down import run_down
+
+    raise typer.Exit(
+        run_down(file, name, steps=step or [], yes=yes, dry_run=dry_run, timeout=timeout, forget=forget)
     )
 
 
@@ -278,18 +499,6 @@ def _the_document(given: Path | None, without: str = "") -> Path | None:
     if told:
         print_dim(err(), told)
     return here if here.is_file() else None
-
-
-def _the_name(given: str | None) -> str:
-    """The service that is meant: the one named, else the only one that is up here."""
-    if given is not None:
-        return given
-    from diptych.local.state import known_names
-
-    names = known_names()
-    if len(names) > 1:
-        raise NotUpError(f"Several services are up here: {', '.join(names)}.", "Say which with --name.")
-    return names[0] if names else DEFAULT_NAME
 
 
 def main() -> None:

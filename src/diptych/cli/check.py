@@ -1,14 +1,15 @@
 """`diptych check`: all findings at once, then the memory budget; or the document and where each value came from."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from diptych.check import Finding, Machine, PhaseMemory, Report, Transfer, check_file
+from diptych.check import Finding, LinkSetting, Machine, PhaseMemory, Report, Transfer, check_file
+from diptych.cli.cluster_checks import ask_account, ask_cluster
 from diptych.cli.console import err, format_bytes, format_ms, out, print_dim, safe, write
 
 if TYPE_CHECKING:
@@ -29,7 +30,14 @@ def run_check(
     file: Path | None, overrides: list[str], *, show: bool, json_output: bool, offline: bool, ray: bool
 ) -> int:
     """Check a document and print what was found; 0 without errors, 2 with some."""
-    report = check_file(file, overrides, offline=offline, machine=this_machine)
+    report = check_file(
+        file,
+        overrides,
+        offline=offline,
+        machine=this_machine,
+        account=ask_account,
+        cluster=ask_cluster,
+    )
     if ray:
         report = _with_ray(report)
     if json_output:
@@ -40,6 +48,7 @@ def run_check(
         _print_document(console, report)
     print_findings(console, report)
     _print_budget(console, report)
+    _print_link(console, report.link)
     return 0 if report.ok else 2
 
 
@@ -179,6 +188,21 @@ def _transfer(transfer: Transfer) -> str:
     if transfer.seconds is None:
         return f"{what} through {transfer.link}."
     return f"{what}: at least {format_ms(transfer.seconds * 1000)} over {transfer.link}."
+
+
+_ORIGINS = {"document": "from the document", "diptych": "chosen", "vllm": "vLLM's own"}
+
+
+def _print_link(console: "Console", settings: Sequence[LinkSetting]) -> None:
+    """What the KV transfer's link is told: name, value, where that is from, why."""
+    if not settings:
+        return
+    console.print()
+    console.print(Text("link", style="bold"))
+    for each in settings:
+        head = f"{safe(each.name):<28} {safe(str(each.value)):<14} {_ORIGINS[each.origin]:<18} "
+        line = Text.assemble(head, (safe(each.reason), "dim"))
+        console.print(line, soft_wrap=True)
 
 
 def _print_document(console: "Console", report: Report) -> None:

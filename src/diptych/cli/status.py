@@ -2,23 +2,72 @@
 
 import json
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from rich.table import Table
 
-from diptych.cli.console import format_bytes, format_duration, out
-from diptych.errors import NotUpError
-from diptych.local.status import Status, look, look_at_all
+from diptych.cli.console import format_bytes, format_duration, out, print_error
+from diptych.cli.places import LOCAL, Up, services, the_service
+from diptych.errors import AccountError, ClusterError, DiptychError, DocumentError, NotUpError
+from diptych.local.status import Status, look
+
+if TYPE_CHECKING:
+    from diptych.cli.cluster_status import NoCluster
+    from diptych.eks.costs import Meter
+    from diptych.kube.status import ClusterStatus
+
+    Seen: TypeAlias = Status | ClusterStatus | NoCluster
+
+INTERRUPTED = 130
+_EVERY_S = 2.0
 
 
-def run_status(name: str | None, *, json_output: bool) -> int:
+def run_status(file: Path | None, name: str | None, *, watch: bool, json_output: bool) -> int:
     """Print what is up; 0 when everything shown is ready, 1 when something is not, 3 when nothing is up.
 
     Raises:
         NotUpError: the named service is not up (without `--json` also: nothing is up).
+        DocumentError: a document and a name are given.
+        DiptychError: the account or cluster of the one service that is meant can't be asked.
     """
-    found = [status for status in [look(name)] if status] if name else look_at_all()
-    if name and not found:
+    if not watch:
+        return _tell(_find(file, name), json_output=json_output)
+    from diptych.eks.costs import Meter
+
+    code, meter = INTERRUPTED, Meter()
+    try:
+        while True:
+            code = _again(file, name, meter, json_output=json_output)
+            time.sleep(_EVERY_S)
+    except KeyboardInterrupt:
+        return code
+
+
+def _again(file: Path | None, name: str | None, meter: "Meter", *, json_output: bool) -> int:
+    """One look of a watch, on a terminal in place of the one before; what can't be asked now is asked again."""
+    try:
+        found = _find(file, name, meter)
+        if not json_output and out().is_terminal:
+            out().clear()
+        return _tell(found, json_output=json_output)
+    except DocumentError:
+        raise
+    except DiptychError as error:
+        print_error(error)
+        return error.exit_code
+
+
+def _find(file: Path | None, name: str | None, meter: "Meter | None" = None) -> "list[Seen]":
+    """How everything is that is meant."""
+    wanted = [the_service(file, name)] if file is not None else services(name)
+    if name and not wanted:
         raise NotUpError(f"No service called {name!r} is up on this machine.", "`diptych up` starts one.")
+    is_alone = len(wanted) == 1
+    return [seen for up in wanted if (seen := _look(up, meter, is_alone=is_alone)) is not None]
+
+
+def _tell(found: "list[Seen]", *, json_output: bool) -> int:
     if json_output:
         answer = found[0].to_json() if len(found) == 1 else [status.to_json() for status in found]
         print(json.dumps(answer, indent=2))
@@ -26,10 +75,32 @@ def run_status(name: str | None, *, json_output: bool) -> int:
         raise NotUpError("Nothing is up on this machine.", "`diptych up` starts a service.")
     else:
         for status in found:
-            _show(status)
+            _print(status)
     if not found:
         return NotUpError.exit_code
     return 0 if all(status.ready for status in found) else 1
+
+
+def _look(up: Up, meter: "Meter | None", *, is_alone: bool) -> "Seen | None":
+    if up.place == LOCAL:
+        return look(up.name)
+    from diptych.cli.cluster_status import NoCluster, look_at
+
+    try:
+        return look_at(up, meter)
+    except (AccountError, ClusterError) as error:
+        if is_alone:
+            raise
+        return NoCluster(up, (), None, error.message)  # the others are shown all the same
+
+
+def _print(status: "Seen") -> None:
+    if isinstance(status, Status):
+        _show(status)
+        return
+    from diptych.cli.cluster_status import show
+
+    show(status)
 
 
 def _show(status: Status) -> None:

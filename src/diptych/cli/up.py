@@ -1,112 +1,61 @@
 """`diptych up`: a live view of the stages, then how to talk to the endpoint."""
 
-import contextlib
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
 from diptych.cli.console import err, format_duration, out, print_dim
+from diptych.cli.places import LOCAL
+from diptych.cli.view import LiveView
 from diptych.errors import DocumentError
-from diptych.local.events import Event
 from diptych.local.planning import stages
-from diptych.local.run import View
 from diptych.local.up import Service, bring_up
 from diptych.spec import Document, load
 
-_STYLES = {"waiting": "dim", "running": "yellow", "done": "green", "failed": "red"}
-_MARKS = {"waiting": " ", "running": "…", "done": "✓", "failed": "✗"}
 # Without a limit a small model may talk until its context is full: minutes.
 _MAX_TOKENS = 64
 _MESSAGES = '[{"role": "user", "content": "Hello!"}]'
 
 
-class LiveView(View):
-    """The stages with their elapsed times: redrawn on a terminal, one line per step elsewhere."""
+def run_up(
+    file: Path | None,
+    overrides: list[str],
+    *,
+    foreground: bool = False,
+    steps: Sequence[str] = (),
+    timeout: str | None = None,
+    **clusters: bool,
+) -> int:
+    """Bring the service up where its document says; 0 when it is ready (or was), 130 after Ctrl-C.
 
-    def __init__(self, console: Console, stage_names: tuple[str, ...]) -> None:
-        self._console = console
-        self._began = time.time()
-        self._rows = dict.fromkeys(stage_names, ("waiting", 0.0, 0.0, ""))
-        self._live = (
-            Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
-        )
-
-    def __enter__(self) -> "LiveView":
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._live:
-            self._mark_running("failed" if kind else "done")
-            self._live.update(self._table())
-            self._live.stop()
-
-    def stage(self, event: Event) -> None:
-        if event.stage not in self._rows:
-            return
-        _, began, _, text = self._rows[event.stage]
-        began = began or event.at
-        state = "done" if event.kind == "done" else "running"
-        self._rows[event.stage] = (
-            state,
-            began,
-            event.at if state == "done" else 0.0,
-            event.text or ("" if state == "done" else text),
-        )
-        if not self._live:
-            self._print_line(event, began)
-        self.tick()
-
-    def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
-
-    def tick(self) -> None:
-        if self._live:
-            self._live.update(self._table())
-
-    def ending(self) -> None:
-        if self._live:
-            self._mark_running("failed")
-            self._live.update(self._table())
-            self._live.stop()
-            self._live = None
-        self.say("Ending what was started …")
-
-    def _mark_running(self, state: str) -> None:
-        for name, (now, began, ended, text) in self._rows.items():
-            if now == "running":
-                self._rows[name] = (state, began, ended or time.time(), text)
-
-    def _print_line(self, event: Event, began: float) -> None:
-        since = format_duration(event.at - self._began)
-        took = f" in {format_duration(event.at - began)}" if event.kind == "done" else ""
-        detail = f": {event.text}" if event.text else ""
-        word = {"start": "started", "done": "done"}.get(event.kind, "")
-        line = f"[{since:>6}] {event.stage} {word}{took}{detail}".replace(" :", ":")
-        with contextlib.suppress(BrokenPipeError):  # nobody reads on: no reason to stop
-            self._console.print(line, highlight=False, markup=False)
-
-    def _table(self) -> Table:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(width=1)
-        table.add_column(min_width=18)
-        table.add_column(justify="right", min_width=7)
-        table.add_column(style="dim")
-        for name, (state, began, ended, text) in self._rows.items():
-            took = format_duration((ended or time.time()) - began) if began else ""
-            table.add_row(Text(_MARKS[state], style=_STYLES[state]), name, took, text)
-        return table
-
-
-def run_up(file: Path | None, overrides: list[str], *, foreground: bool) -> int:
-    """Bring the service up; 0 when it is ready (or was), 130 after Ctrl-C."""
+    Args:
+        foreground: stay and take it down on Ctrl-C; on this machine.
+        steps, timeout, clusters: as `cluster_prepared.Options` has them.
+    """
     document = load(file, overrides)
-    _require_a_place_of_ours(document)
+    if document.on == LOCAL:
+        _require_one_step(steps, clusters)
+        return _up_here(file, overrides, document, foreground=foreground)
+    from diptych.cli.cluster_prepared import Options
+    from diptych.cli.cluster_up import run_cluster_up, seconds, steps_of
+
+    if foreground:
+        raise DocumentError(f"--foreground is for this machine; the document says on: {document.on}.")
+    options = Options(steps_of(document.on, steps), timeout_s=seconds(timeout), **clusters)
+    return run_cluster_up(file, overrides, document, options)
+
+
+def _require_one_step(steps: Sequence[str], clusters: Mapping[str, bool]) -> None:
+    if set(steps) - {"service"} or clusters.get("dry_run"):
+        raise DocumentError(
+            "On this machine there is one step, service, and no dry run.",
+            "`diptych render` shows what is started.",
+        )
+    if clusters.get("kubeconfig"):
+        raise DocumentError("--kubeconfig is for clusters that Diptych makes; the document says on: local.")
+
+
+def _up_here(file: Path | None, overrides: list[str], document: Document, *, foreground: bool) -> int:
     _require_a_clean_check(file, overrides)
     view = LiveView(err(), ("model", *stages(document.topology)))
     began = time.monotonic()
@@ -130,14 +79,6 @@ def run_up(file: Path | None, overrides: list[str], *, foreground: bool) -> int:
         err().print("Taken down: nothing is left running." if held else stays)
         return 0 if held else 130
     return 0
-
-
-def _require_a_place_of_ours(document: Document) -> None:
-    if document.on != "local":
-        raise DocumentError(
-            f"`up` can't bring a service up on {document.on} yet: this version starts it on this machine only.",
-            "`diptych check` and `diptych render` work for that place; apply what render writes with your own tools.",
-        )
 
 
 def _require_a_clean_check(file: Path | None, overrides: list[str]) -> None:

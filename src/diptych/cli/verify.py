@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -14,11 +13,14 @@ from diptych.cli.console import err, format_duration, out, print_dim, safe, writ
 from diptych.errors import DocumentError, EndpointError
 from diptych.verify.proof import FAILS, HOLDS, SKIPPED, WARNS, Proof, Report
 from diptych.verify.run import Verification, changes
+from diptych.verify.transport import fallback
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from diptych.cli.places import Up
     from diptych.endpoint import Endpoint
+    from diptych.verify.nccl import Link
 
 _MARKS = {
     "holds": ("✓", "green"),
@@ -34,25 +36,25 @@ def run_verify(
     *,
     json_output: bool,
     allow_fallback: bool,
+    network: "Link | None" = None,
     remember: Callable[[str | None], None] = lambda says: None,
 ) -> int:
     """Make all proofs once and print them; 0 when none fails, else 1.
 
     Args:
+        network: NCCL is measured over the nodes as well, and held against it.
         remember: told what transport was put up with, in a sentence; None when it is the one that was asked for.
 
     Raises:
         EndpointError: the endpoint does not answer, refuses the key, or can't be probed; what was proven so far
             stays printed.
     """
-    with Verification(endpoint, allow_fallback=allow_fallback) as verification:
+    with Verification(endpoint, allow_fallback=allow_fallback, network=network) as verification:
         for step in _steps(verification, light=False, quiet=json_output):
             if not json_output:
                 print_proof(out(), step)
         report = verification.report()
-    proof = next(one for one in report.proofs if one.name == "transport")
-    if proof.state == HOLDS or (proof.state == WARNS and allow_fallback):
-        remember(proof.says if proof.state == WARNS else None)
+    _remember(report, remember, allow_fallback=allow_fallback)
     if json_output:
         write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
     else:
@@ -61,8 +63,69 @@ def run_verify(
     return 0 if report.holds else 1
 
 
-def run_watch(endpoint: "Endpoint", *, json_output: bool, allow_fallback: bool, period_s: float) -> int:
+def network_for_nccl(up: "Up", *, watch: bool, yes: bool) -> "Link | None":
+    """What `--nccl` is held against, once its user has agreed to what it costs; None: they did not.
+
+    Args:
+        up: the service.
+        watch: it was asked for with `--watch`.
+        yes: nobody is to be asked.
+
+    Raises:
+        DocumentError: there is nothing to measure at this place, or it can't be watched; or there is nobody to ask.
+    """
+    from diptych.cli.cluster_plan import agreed
+    from diptych.render.layout import wants_efa
+    from diptych.render.transport import slowest_network
+    from diptych.verify.nccl import Link
+
+    if watch:
+        raise DocumentError(
+            "--nccl and --watch do not go together: each run of NCCL stalls answers for seconds.",
+            "Run `diptych verify --nccl` by itself.",
+        )
+    if up.place != "eks" or up.remembered is None:
+        raise DocumentError(
+            f"--nccl is for services on eks, whose image has nccl-tests and Open MPI; {up} is none.",
+            "Leave it out: the proof of speed times KV transfers everywhere.",
+        )
+    _say_what_nccl_costs(up)
+    if not yes and not agreed():
+        print_dim(err(), "Nothing was measured.")
+        return None
+    gbps, gpudirect = slowest_network(up.remembered.document)
+    return Link(gbps, gpudirect, efa=wants_efa(up.remembered.document))
+
+
+def _say_what_nccl_costs(up: "Up") -> None:
+    err().print(
+        f"NCCL will run on all GPUs of {up.name}, beside its engines: answers stall for seconds, for two minutes "
+        "at most.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _remember(report: Report, remember: Callable[[str | None], None], *, allow_fallback: bool) -> None:
+    """Tell what transport is in use in place of what was asked for, if a user puts up with it; or that none is."""
+    proof = next(one for one in report.proofs if one.name == "transport")
+    instead = fallback(proof)
+    if proof.state in (HOLDS, WARNS) and (allow_fallback or instead is None):
+        remember(instead)
+
+
+def run_watch(
+    endpoint: "Endpoint",
+    *,
+    json_output: bool,
+    allow_fallback: bool,
+    period_s: float,
+    remember: Callable[[str | None], None] = lambda says: None,
+) -> int:
     """Make light proofs every `period_s` seconds until Ctrl-C; print what changes, or one line of JSON each time.
+
+    Args:
+        remember: as for `run_verify`, after each round.
 
     Returns:
         0 when no proof of the last round failed, else 1.
@@ -76,7 +139,8 @@ def run_watch(endpoint: "Endpoint", *, json_output: bool, allow_fallback: bool, 
                 )
             while True:
                 began = time.monotonic()
-                watch.round(verification)
+                if report := watch.round(verification):
+                    _remember(report, remember, allow_fallback=allow_fallback)
                 time.sleep(max(0.0, period_s - (time.monotonic() - began)))
     except KeyboardInterrupt:
         if not json_output:
@@ -94,14 +158,14 @@ class _Watch:
         self._last: Report | None = None
         self._trouble = ""
 
-    def round(self, verification: Verification) -> None:
-        """Make the proofs; a service that does not answer is a change like any other."""
+    def round(self, verification: Verification) -> Report | None:
+        """Make the proofs; a service that does not answer is a change like any other, without a report."""
         try:
             for _ in _steps(verification, light=True, quiet=True):
                 pass
         except EndpointError as error:
             self._troubled(error)
-            return
+            return None
         report = verification.report()
         self.holds = report.holds
         if self._json_output:
@@ -109,6 +173,7 @@ class _Watch:
         else:
             self._print(report)
         self._last, self._trouble = report, ""
+        return report
 
     def _print(self, report: Report) -> None:
         changed = changes(self._last, report)
@@ -213,20 +278,3 @@ def _clock() -> str:
 
 def _say(text: str) -> None:
     out().print(Text(safe(text)), soft_wrap=True)
-
-
-def service_of(file: Path) -> str:
-    """The name of the service that a document stands for.
-
-    Raises:
-        DocumentError: it can't be read, or is for another place.
-    """
-    from diptych.spec import load
-
-    document = load(file, [])
-    if document.on != "local":
-        raise DocumentError(
-            f"`verify` can't reach a service on {document.on} yet: this version proves those on this machine.",
-            "The endpoint's own POST /diptych/v1/probe works everywhere; docs/json.md has its shape.",
-        )
-    return document.name

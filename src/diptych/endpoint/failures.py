@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from diptych.endpoint.address import Endpoint
-from diptych.errors import EndpointError
+from diptych.errors import BusyError, EndpointError
 
 _STATUS_HINT = "`diptych status` says what is up."
 _LOGS_HINT = "`diptych logs` shows what happened."
@@ -88,7 +88,7 @@ def refused(
     if status == 404:
         return _not_found(endpoint, said, models)
     if status in (429, 503):
-        return EndpointError(
+        return BusyError(
             _sentence(f"The endpoint at {endpoint.url} takes no request now ({status})", said),
             _retry_hint(response.headers.get("retry-after")),
         )

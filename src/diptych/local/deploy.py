@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from diptych.engine_log import last_exception
 from diptych.errors import DiptychError, StartError
 from diptych.local.events import EventLog
-from diptych.local.logs import last_exception, last_words, phase_log_files
+from diptych.local.logs import last_words, phase_log_files
 from diptych.local.plan import Plan
 from diptych.local.proof import prove
 

@@ -5,8 +5,9 @@ import importlib.util
 import os
 import site
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from diptych.errors import SetupError
 from diptych.local.processes import MARK_ENV
@@ -47,11 +48,16 @@ def has_cuda_engine() -> bool:
 
 
 def service_environment(
-    run_id: str, host: str, ray_token_file: Path, withheld: Collection[str] = ()
+    run_id: str,
+    host: str,
+    ray_token_file: Path,
+    withheld: Collection[str] = (),
+    ingress: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """The environment of the keeper, Ray and everything they start, without the variables in `withheld`.
 
-    Everything binds to `host`, a loopback address; nothing phones home; Ray asks for a token.
+    Everything binds to `host`, a loopback address; nothing phones home; Ray asks for a token. `ingress` is what
+    Serve is told of HAProxy.
     """
     variables = {
         key: value
@@ -83,6 +89,8 @@ def service_environment(
         "RAY_enable_metrics_collection": "0",
         "RAYLLM_ENABLE_WORKER_PROCESS_SETUP_HOOK": "0",
         **REQUEST_PATH,
+        **ingress,
+        "DIPTYCH_ON_LOOPBACK": "1",
         # vLLM, its workers' rendezvous and NIXL's transports.
         "VLLM_HOST_IP": host,
         "VLLM_NO_USAGE_STATS": "1",

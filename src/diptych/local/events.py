@@ -4,25 +4,13 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
-Kind = Literal["start", "detail", "done", "ready", "failed", "stopped"]
+from diptych.progress import Event, Kind
 
 STAGES = ("Ray", "prefill engine", "decode engine", "handshake", "first KV transfer")
 STAGES_AGGREGATED = ("Ray", "engine", "first answer")
-
-
-@dataclass(frozen=True)
-class Event:
-    """One thing that happened. `at` is in Unix seconds; `stage` is one of `STAGES` or empty for the whole."""
-
-    kind: Kind
-    stage: str = ""
-    text: str = ""
-    hint: str = ""
-    at: float = 0.0
 
 
 class EventLog:

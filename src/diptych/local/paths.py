@@ -8,11 +8,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from diptych.errors import DocumentError, SetupError
+from diptych.remembering import STATE_DIR_ENV, state_root
 
-STATE_DIR_ENV = "DIPTYCH_STATE_DIR"
 # Ray adds about 75 characters of its own.
 _LONGEST_TEMPORARY_DIRECTORY = 16
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -112,29 +110,3 @@ class ServicePaths:
                 f"Diptych cannot write its state to {self.directory}: {error.strerror or error}.",
                 f"Free space there, or point {STATE_DIR_ENV} at a directory you can write to.",
             ) from None
-
-
-def state_root() -> Path:
-    """The directory that holds one directory per service."""
-    chosen = os.environ.get(STATE_DIR_ENV)
-    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_state_path("diptych")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read (0600), whole or not at all.
-
-    Raises:
-        SetupError: the disk is full or read-only.
-    """
-    fresh = path.with_name(path.name + ".new")
-    try:
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        fresh.replace(path)
-    except OSError as error:
-        raise SetupError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            f"Free space there, or point {STATE_DIR_ENV} at a directory you can write to.",
-        ) from None

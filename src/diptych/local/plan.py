@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from diptych.local.paths import write_private
+from diptych.remembering import write_private
 
 
 class Plan(BaseModel):
@@ -32,6 +32,7 @@ class Plan(BaseModel):
     object_store_bytes: int
     start_deadline_s: float
     withheld_variables: list[str] = []
+    haproxy_ports: list[int] = []
 
     @property
     def url(self) -> str:

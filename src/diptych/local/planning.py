@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from diptych.catalog.instances import GIB, MIB
+from diptych.check.facts import installed_engines
 from diptych.errors import ModelError, StartError
 from diptych.local.budget import Demand, check_memory, default_max_model_len
 from diptych.local.environment import has_cuda_engine
 from diptych.local.events import STAGES, STAGES_AGGREGATED
 from diptych.local.hardware import Hardware, detect, share_cores
+from diptych.local.ingress import choose_haproxy
 from diptych.local.keys import secret_variables, write_keys
 from diptych.local.paths import ServicePaths
 from diptych.local.plan import Plan
@@ -20,6 +22,7 @@ from diptych.local.ports import LOOPBACK, choose_port, free_ports
 from diptych.local.state import ports_of_others
 from diptych.models.config import DTYPE_BYTES, ModelShape, read_model_shape, weight_bytes
 from diptych.models.on_cpu import default_kv_cache
+from diptych.render.engine import link_of
 from diptych.render.layout import group_name
 from diptych.render.serve import APPLICATION, PhasePlace, Place, serve_config
 from diptych.spec import Document, PhaseSection
@@ -77,6 +80,7 @@ def make_plan(
         admin_key_file=str(paths.admin_key),
         engine_defaults=_engine_defaults(model, shares),
         environment=_engine_environment(document, model, on_gpu),
+        link=link_of(document, _shape(model), installed_engines().vllm, on_gpu=on_gpu),
     )
     return Plan(
         name=document.name,
@@ -100,6 +104,9 @@ def make_plan(
         object_store_bytes=_OBJECT_STORE_BYTES,
         start_deadline_s=_START_DEADLINE_S,
         withheld_variables=secret_variables(document),
+        haproxy_ports=choose_haproxy(
+            document, paths.ray, {share.side_channel_port for share in shares.values()}, say
+        ),
     )
 
 

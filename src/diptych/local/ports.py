@@ -3,7 +3,7 @@
 import contextlib
 import random
 import socket
-from collections.abc import Set
+from collections.abc import Collection, Set
 from pathlib import Path
 
 import psutil
@@ -71,8 +71,11 @@ def choose_port(asked: int | None, taken: Set[int] = frozenset()) -> tuple[int, 
     )
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
     """The first ports of `count` free blocks of `BLOCK`, below the range that the kernel hands out by itself.
+
+    Args:
+        taken: first ports of blocks that were given away already, though nobody listens yet.
 
     What Ray and the engines start meanwhile listens on ports that the kernel picks: one of that range could be
     taken before its engine gets to it.
@@ -80,7 +83,11 @@ def free_ports(count: int) -> list[int]:
     below = range(_FIRST_FIXED_PORT, max(_first_ephemeral_port(), 32768) - BLOCK + 1, BLOCK)
     found: list[int] = []
     for first in random.sample(below, len(below)):
-        if len(found) < count and all(is_free(port) for port in range(first, first + BLOCK)):
+        if (
+            first not in taken
+            and len(found) < count
+            and all(is_free(port) for port in range(first, first + BLOCK))
+        ):
             found.append(first)
     if len(found) < count:
         raise StartError(

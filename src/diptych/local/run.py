@@ -12,31 +12,17 @@ from typing import IO
 
 from diptych.errors import StartError
 from diptych.local.environment import service_environment
-from diptych.local.events import Event, EventLog
+from diptych.local.events import EventLog
+from diptych.local.ingress import haproxy_environment
 from diptych.local.paths import ServicePaths
 from diptych.local.plan import Plan
 from diptych.local.processes import end_all
 from diptych.local.state import ServiceState, load, save
+from diptych.progress import View
 
 _CLEAN_UP_S = 30.0
 _BEYOND_THE_KEEPERS_DEADLINE_S = 180.0
 _LAST_KINDS = ("ready", "failed", "stopped")
-
-
-class View:
-    """Told what happens while a service comes up; the command line draws it."""
-
-    def stage(self, event: Event) -> None:
-        """A stage started, moved on or is done."""
-
-    def say(self, text: str) -> None:
-        """Something was decided that the user would not expect."""
-
-    def tick(self) -> None:
-        """Time has passed."""
-
-    def ending(self) -> None:
-        """It will not come up, or was interrupted: what runs is being ended."""
 
 
 class Run:
@@ -86,7 +72,11 @@ class Run:
                 cwd=self._paths.directory,
                 # Engines that are killed leave sockets and files behind: in a directory that goes with the service.
                 env=service_environment(
-                    self._plan.run_id, self._plan.host, ray_token, self._plan.withheld_variables
+                    self._plan.run_id,
+                    self._plan.host,
+                    ray_token,
+                    self._plan.withheld_variables,
+                    haproxy_environment(directory, self._plan.haproxy_ports),
                 )
                 | {"TMPDIR": str(directory)},
                 text=True,

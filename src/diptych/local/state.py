@@ -4,8 +4,6 @@ Whether it works is asked of the processes and the endpoint each time.
 """
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +11,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from diptych import remembering
 from diptych.errors import StartError
-from diptych.local.paths import ServicePaths, state_root, write_private
+from diptych.local.paths import ServicePaths
 from diptych.local.processes import Mark
+from diptych.remembering import state_root, write_private
 
 
 class ServiceState(BaseModel):
@@ -94,20 +94,9 @@ def exclusive(paths: ServicePaths) -> Iterator[None]:
     Raises:
         StartError: another command holds it.
     """
-    # The directory itself, which can be locked on a full or read-only disk too.
-    descriptor = os.open(paths.directory, os.O_RDONLY)
-    try:
-        _lock(descriptor, paths.directory.name)
+    busy = StartError(
+        f"Another diptych command is working on the service {paths.directory.name!r}.",
+        "Wait for it, or press Ctrl-C there.",
+    )
+    with remembering.exclusive(paths.directory, busy):
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, name: str) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise StartError(
-            f"Another diptych command is working on the service {name!r}.",
-            "Wait for it, or press Ctrl-C there.",
-        ) from None

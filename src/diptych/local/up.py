@@ -9,16 +9,16 @@ from pathlib import Path
 from diptych.errors import StartError
 from diptych.local.down import clear_leftovers
 from diptych.local.environment import require_engines
-from diptych.local.events import Event
-from diptych.local.keys import hub_token
 from diptych.local.paths import ServicePaths
 from diptych.local.planning import Model, make_plan
 from diptych.local.processes import is_alive
-from diptych.local.run import Run, View
+from diptych.local.run import Run
 from diptych.local.state import ServiceState, exclusive, load
 from diptych.models.embedded import EMBEDDED
 from diptych.models.hub import resolve_model
+from diptych.progress import Event, View
 from diptych.spec import Document
+from diptych.spec.given import given_token
 
 _SPACE_NEEDED = 256 * 2**20
 
@@ -104,7 +104,7 @@ def find_model(document: Document, view: View) -> Model:
     def progress(text: str) -> None:
         view.stage(Event("detail", "model", text, at=time.time()))
 
-    token = hub_token(document)
+    token = given_token(document)
     directory = resolve_model(document.model.source, document.model.revision, progress, token=token)
     embedded = document.model.source in ("embedded", EMBEDDED.name)
     source = EMBEDDED.hub_id if embedded else document.model.source

@@ -22,14 +22,30 @@ VPC_CIDR = "192.168.0.0/16"
 POD_IDENTITY_AGENT = "169.254.170.23/32"
 """Where pods get the credentials of an EKS Pod Identity, port 80."""
 
+ACCOUNT_TAG = f"{names.DOMAIN}/account"
+REGION_TAG = f"{names.DOMAIN}/region"
+CLUSTER_TAG = f"{names.DOMAIN}/cluster"
+"""On all that is made for a cluster: its name. What carries it is Diptych's to change and to delete."""
+DOCUMENT_TAG = f"{names.DOMAIN}/document/"
+"""With a document's name: that document uses the cluster."""
+
 _EFA_IN_CLUSTER_GROUP_SINCE = (1, 33)
 
 
-def cluster_config(document: Document, facts: Facts, security_groups: Sequence[str] = ()) -> dict[str, Any]:
+def cluster_config(
+    document: Document,
+    facts: Facts,
+    security_groups: Sequence[str] = (),
+    *,
+    zones: Sequence[str] = (),
+    account: str | None = None,
+) -> dict[str, Any]:
     """The cluster with its node groups, as `eksctl create cluster -f` and `create nodegroup -f` take it.
 
     Args:
         security_groups: ids of further security groups for the GPU nodes; see `efa_security_group`.
+        zones: that the cluster gets subnets in as well, so that nodes can move there.
+        account: the AWS account, where it is known.
     """
     groups = worker_groups(document)
     return {
@@ -39,9 +55,9 @@ def cluster_config(document: Document, facts: Facts, security_groups: Sequence[s
             "name": document.cluster_name,
             "region": document.eks.region,
             "version": document.eks.kubernetes_version,
-            "tags": {**document.eks.tags, names.SERVICE_LABEL: document.name},
+            "tags": cluster_tags(document, account),
         },
-        "availabilityZones": list(cluster_zones(document, facts)),
+        "availabilityZones": list(cluster_zones(document, facts, zones)),
         "vpc": {"cidr": VPC_CIDR, "nat": {"gateway": "Single"}, **_api_access(document, facts)},
         "iam": {"withOIDC": True, **_model_access(document)},
         "addonsConfig": {"disableDefaultAddons": True},
@@ -53,12 +69,30 @@ def cluster_config(document: Document, facts: Facts, security_groups: Sequence[s
     }
 
 
-def cluster_zones(document: Document, facts: Facts) -> tuple[str, ...]:
-    """The zones of the cluster's subnets: those of its nodes, and a second one, which EKS demands.
+def cluster_tags(document: Document, account: str | None = None) -> dict[str, str]:
+    """The tags of all that is made for a cluster: the document's own, and ours, which nobody else may set."""
+    own = {key: value for key, value in document.eks.tags.items() if not key.startswith(f"{names.DOMAIN}/")}
+    return {**own, **ownership_tags(document, account)}
+
+
+def ownership_tags(document: Document, account: str | None = None) -> dict[str, str]:
+    """Tags of all that is made for a cluster: where it was meant to be, and who uses it."""
+    where = {ACCOUNT_TAG: account} if account else {}
+    return {
+        **where,
+        REGION_TAG: document.eks.region,
+        CLUSTER_TAG: document.cluster_name,
+        f"{DOCUMENT_TAG}{document.name}": document.kubernetes.namespace,
+    }
+
+
+def cluster_zones(document: Document, facts: Facts, further: Sequence[str] = ()) -> tuple[str, ...]:
+    """The zones of the cluster's subnets: those of its nodes, `further` ones, and a second one, which EKS demands.
 
     The second is the next letter that every account has in the region. It holds no nodes.
     """
-    zones = tuple(dict.fromkeys(zone(document, facts, group.nodes) for group in worker_groups(document)))
+    own = (zone(document, facts, group.nodes) for group in worker_groups(document))
+    zones = tuple(dict.fromkeys((*own, *further)))
     if len(zones) > 1:
         return zones
     letters = ZONE_LETTERS.get(document.eks.region, "ab")

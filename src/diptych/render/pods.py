@@ -5,7 +5,7 @@ from typing import Any
 from diptych.catalog.instances import GIB, MIB
 from diptych.render import names, staging
 from diptych.render.engine import engine_settings
-from diptych.render.image import container_image, pull_secrets
+from diptych.render.image import container_image, image_name, pull_secrets
 from diptych.render.ingress import pod_environment
 from diptych.render.inputs import Facts
 from diptych.render.layout import PodSize, WorkerGroup, zone_of
@@ -13,6 +13,8 @@ from diptych.render.objects import quantity, variables
 from diptych.render.serve import drain_s
 from diptych.spec import Document
 
+_IMAGE_ENV = "DIPTYCH_IMAGE"
+"""What `diptych.serving.generation` reads: engines of two images are no pair."""
 _NODE_NAME_ENV, _ZONE_ENV = "DIPTYCH_NODE_NAME", "DIPTYCH_ZONE"
 """What `diptych.serving.surroundings` reads: two replicas on one node, or in two zones, are no split over EFA."""
 
@@ -39,6 +41,7 @@ _QUIET = {
 """Nothing phones home, and no prompt is logged."""
 
 _KEYS_GROUP = 65532
+_EXECUTABLE = 0o555
 """May read the endpoint's keys: the pod's processes are in it, whatever user the image has. Host paths keep theirs."""
 
 _TOLERATIONS = (
@@ -123,7 +126,9 @@ def worker_pod(document: Document, facts: Facts, group: WorkerGroup) -> dict[str
 def volumes(document: Document, facts: Facts, group: WorkerGroup | None = None) -> list[dict[str, Any]]:
     """A pod's volumes: the code; for workers shared memory, the model and, where clients are faced, the keys."""
     config_map = names.code_config_map(document, facts.serving_archive)
-    found: list[dict[str, Any]] = [{"name": "code", "configMap": {"name": config_map}}]
+    found: list[dict[str, Any]] = [
+        {"name": "code", "configMap": {"name": config_map, "defaultMode": _EXECUTABLE}}
+    ]
     if group is None:
         return found
     shared = quantity(group.size.shared_memory)
@@ -165,6 +170,7 @@ def _worker_environment(document: Document, facts: Facts, group: WorkerGroup) ->
     if staging.is_local(document):
         more["HF_HUB_OFFLINE"] = "1"
     more["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = str(_ray_drain_s(document, group))
+    more[_IMAGE_ENV] = image_name(document)
     zone = zone_of(document, group.nodes, facts)
     if zone:
         more[_ZONE_ENV] = zone
@@ -209,7 +215,8 @@ def _placement(document: Document, facts: Facts, group: WorkerGroup) -> dict[str
     zone = zone_of(document, group.nodes, facts)
     selector = dict(group.nodes.selector or {})
     if document.on == "eks":
-        selector |= {names.PHASE_LABEL: group.name, names.SERVICE_LABEL: document.name}
+        own_phase = {} if facts.any_phase_nodes else {names.PHASE_LABEL: group.name}
+        selector |= {**own_phase, names.SERVICE_LABEL: document.name}
     elif group.nodes.instance_type:
         selector["node.kubernetes.io/instance-type"] = group.nodes.instance_type
     if zone:
@@ -264,4 +271,4 @@ def _port(name: str, number: int) -> dict[str, Any]:
 
 
 def _code_mount() -> dict[str, Any]:
-    return {"name": "code", "mountPath": names.CODE_FILE.rpartition("/")[0], "readOnly": True}
+    return {"name": "code", "mountPath": names.CODE_FOLDER, "readOnly": True}

@@ -3,7 +3,7 @@
 import base64
 from typing import Any
 
-from diptych.render import names, pods
+from diptych.render import haproxy, names, pods
 from diptych.render.image import ray_version
 from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, worker_groups
@@ -51,7 +51,7 @@ def service_account(document: Document) -> dict[str, Any]:
 
 
 def code_config_map(document: Document, facts: Facts) -> dict[str, Any]:
-    """`diptych.serving` as a zip archive that Python imports from.
+    """`diptych.serving` as a zip archive that Python imports from, and what is started in HAProxy's place.
 
     Raises:
         ValueError: the facts have no archive.
@@ -66,6 +66,7 @@ def code_config_map(document: Document, facts: Facts) -> dict[str, Any]:
         "kind": "ConfigMap",
         "metadata": metadata(document, names.code_config_map(document, facts.serving_archive)),
         "immutable": True,
+        "data": {haproxy.PROGRAM: haproxy.program()},
         "binaryData": {file: base64.b64encode(facts.serving_archive).decode("ascii")},
     }
 

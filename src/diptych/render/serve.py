@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from diptych.render import names, staging
 from diptych.render.engine import SCHEDULING_POLICY, engine_settings, kv_backend, kv_transfer_config
 from diptych.render.inputs import Facts
 from diptych.render.layout import WorkerGroup, group_name, worker_groups
+from diptych.render.link import LinkSettings
 from diptych.render.transport import transport
 from diptych.spec import Document, Phase
 
@@ -46,7 +47,7 @@ class PhasePlace:
 class Place:
     """What was found out about the place: where the model lies, its defaults there, and each phase's share.
 
-    `api_key_file` has the clients' keys, `admin_key_file` one for Diptych itself.
+    `api_key_file` has the clients' keys, `admin_key_file` one for Diptych itself; `link` is for engines on GPUs.
     """
 
     model_path: str
@@ -57,6 +58,7 @@ class Place:
     admin_key_file: str | None = None
     engine_defaults: Mapping[str, Any] | None = None
     environment: Mapping[str, str] | None = None
+    link: LinkSettings = field(default_factory=LinkSettings)
 
 
 def serve_config(document: Document, place: Place) -> dict[str, Any]:
@@ -146,19 +148,23 @@ def _local_config(document: Document, place: Place, phase: Phase) -> dict[str, A
 def _local_engine_kwargs(document: Document, place: Place, phase: Phase) -> dict[str, Any]:
     """Defaults of the place, then the document's shared settings, then the phase's own: later ones win."""
     share = place.phases[group_name(document, phase)]
-    kwargs: dict[str, Any] = {"scheduling_policy": SCHEDULING_POLICY, **(place.engine_defaults or {})}
+    kwargs: dict[str, Any] = {
+        "scheduling_policy": SCHEDULING_POLICY,
+        **(place.engine_defaults or {}),
+        **place.link.kwargs,
+    }
     if share.kv_cache_bytes is not None:
         kwargs["kv_cache_memory_bytes"] = share.kv_cache_bytes
     kwargs |= document.engine_kwargs_for(phase)
     if document.topology == "split":
         kwargs["kv_transfer_config"] = kv_transfer_config(
-            document, phase, on_gpu=share.gpus > 0, backend=kv_backend(document)
+            document, phase, on_gpu=share.gpus > 0, backend=kv_backend(document), link=place.link
         )
     return kwargs
 
 
 def _local_environment(place: Place, share: PhasePlace) -> dict[str, str]:
-    variables = dict(place.environment or {})
+    variables = {**(place.environment or {}), **place.link.environment}
     variables["VLLM_NIXL_SIDE_CHANNEL_HOST"] = place.host
     if share.cores:
         variables["DIPTYCH_CORES"] = core_groups(share.cores)

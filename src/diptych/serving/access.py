@@ -49,6 +49,11 @@ def behind_haproxy() -> bool:
     return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
 
 
+def hides_clients() -> bool:
+    """Whether a client with an address of this machine may be elsewhere: HAProxy lets in others than loopback's."""
+    return behind_haproxy() and os.environ.get("DIPTYCH_ON_LOOPBACK") != "1"
+
+
 class AccessMiddleware:
     """Lets in who has a key, and no request that is too large or steers what only the server may.
 
@@ -58,15 +63,15 @@ class AccessMiddleware:
 
     Args:
         api_key_file: the file or files with the keys, as `ApiKeys` reads them. None is `open`, since there is no key.
-        open: clients on this machine (a loopback address) need no key, but for admin routes. Behind HAProxy, which
-            hides where clients are, it has no effect.
+        open: clients on this machine (a loopback address) need no key, but for admin routes. Behind HAProxy on other
+            interfaces, which hides where clients are, it has no effect.
     """
 
     def __init__(self, app: App, *, api_key_file: str | list[str] | None, open: bool = False) -> None:
         self._app = app
         self._keys = ApiKeys(api_key_file or [])
         asks_none = open or not api_key_file
-        self._is_open = asks_none and not behind_haproxy()
+        self._is_open = asks_none and not hides_clients()
         if asks_none and not self._is_open:
             logger.error("HAProxy hides where clients are: all of them need a key (access.api_key_file).")
         elif not api_key_file:

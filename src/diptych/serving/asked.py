@@ -2,25 +2,70 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+EFA, LIBFABRIC = "efa", "LIBFABRIC"
 _DEFAULT_BACKEND = "UCX"
-_PROVIDERS = ("efa", "tcp")
+_PROVIDERS = (EFA, "tcp")
 _FIELDS: Mapping[str, tuple[type, ...]] = {
     "backend": (str,),
     "provider": (str,),
     "rdma_counters": (bool,),
     "rails": (int,),
     "bandwidth_bytes_per_s": (int, float),
+    "flow_bytes_per_s": (int, float),
     "allow_fallback": (bool,),
 }
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for. `backend` is NIXL's, `provider` libfabric's; `rdma` whether RDMA counters should move."""
+
+    backend: str | None
+    provider: str | None
+    rails: int | None
+    rdma: bool | None
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any]) -> "Wanted":
+        provider = asked.get("provider")
+        backend = LIBFABRIC if provider == EFA else asked.get("backend")  # UCX can't drive EFA
+        return cls(backend, provider, asked.get("rails"), asked.get("rdma_counters"))
+
+    @property
+    def words(self) -> str:
+        """As a sentence names it."""
+        if self.provider == EFA:
+            return "EFA"
+        if self.provider:
+            return f"{self.backend or LIBFABRIC} over {self.provider}"
+        return self.backend or "No transport"
+
+    @property
+    def is_efa(self) -> bool:
+        return self.provider == EFA
+
+    @property
+    def required(self) -> tuple[tuple[str, ...], ...]:
+        """Signals that have to agree; of each group one."""
+        needed: list[tuple[str, ...]] = [("transfers",), ("failures",)]
+        if self.backend:
+            needed += [("backend",), ("plugin",)]
+        if self.provider:
+            needed += [("provider", "device") if self.is_efa else ("provider", "net")]
+        if self.is_efa:
+            needed += [("counters",)]
+        return tuple(needed)
 
 
 def transport_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """`transport` out of a configuration; what is not given is None.
 
     `backend` is NIXL's, `provider` libfabric's (`efa`, `tcp`), `rdma_counters` whether a device's RDMA counters move
-    with KV transfers on these nodes, `rails` the EFA interfaces of a node, `bandwidth_bytes_per_s` its network's,
+    with KV transfers on these nodes, `rails` the EFA interfaces of a node, `bandwidth_bytes_per_s` what a replica has
+    of its network, `flow_bytes_per_s` what of that a single TCP flow may take, where KV transfers go over TCP,
     `allow_fallback` whether the service may be ready on another transport.
 
     Raises:
@@ -62,7 +107,7 @@ def asked_of(transport: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[st
     """
     backend = transport["backend"] or next(iter(engine["backends"]), None)
     provider = transport["provider"]
-    if provider is None and backend == "LIBFABRIC" and engine["provider"] in _PROVIDERS:
+    if provider is None and backend == LIBFABRIC and engine["provider"] in _PROVIDERS:
         provider = engine["provider"]
     device = engine["kv_buffer_device"]
     return {**transport, "backend": backend, "provider": provider, "device": device}

@@ -10,7 +10,8 @@ class for it when `kv_connector_module_path` is `diptych.serving.connector`.
 
 import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prometheus_client import Counter
@@ -24,6 +25,7 @@ from diptych.serving.progress import wait_instead_of_spinning
 from diptych.serving.transfers import ledger
 
 _PER_REQUEST, _BEGUN, _DONE, _FAILED = "per_request", "begun_requests", "done_requests", "failed_requests"
+_RENEWED = "renewed_requests"
 _COLUMNS = ("bytes_transferred", "transfer_duration", "post_duration", "num_descriptors")
 
 
@@ -31,16 +33,27 @@ class TransferStats(NixlKVConnectorStats):
     """NIXL's statistics plus what belongs to whom.
 
     Rows `[request_id, bytes, seconds, post seconds, descriptors]`, one per transfer, and the ids of the requests
-    whose fetch began, is done or failed, once for each worker.
+    whose fetch began, is done or failed, once for each worker. And rows `[prefill's request_id, seconds]`, one per
+    heartbeat: how long ago it was sent when the statistics are taken, since clocks of several nodes differ.
     """
 
     def reset(self) -> None:
         super().reset()
-        for ours in (_PER_REQUEST, _BEGUN, _DONE, _FAILED):
+        for ours in (_PER_REQUEST, _BEGUN, _DONE, _FAILED, _RENEWED):
             self.data[ours] = []
 
+    def clone_and_reset(self) -> "TransferStats":
+        taken: TransferStats = super().clone_and_reset()
+        now = time.monotonic()
+        taken.data[_RENEWED] = [[request_id, now - sent_at] for request_id, sent_at in taken.data[_RENEWED]]
+        return taken
+
     def is_empty(self) -> bool:
-        return super().is_empty() and not any(self.data[ours] for ours in (_BEGUN, _DONE, _FAILED))
+        return super().is_empty() and not any(self.data[ours] for ours in (_BEGUN, _DONE, _FAILED, _RENEWED))
+
+    def renewed(self, request_ids: Iterable[str]) -> None:
+        """Note that a heartbeat was sent just now for these requests."""
+        self.data[_RENEWED].extend([request_id, time.monotonic()] for request_id in request_ids)
 
     def attribute(self, request_id: str, first: int) -> None:
         """Give the transfers recorded since index `first` to a request."""
@@ -80,6 +93,16 @@ class RecordingWorker(NixlPullConnectorWorker):
         self.xfer_stats.data[_BEGUN].extend(begun)
         super().start_load_kv(metadata)
 
+    def _send_heartbeats(self, metadata: Any) -> None:
+        told = metadata.heartbeat_by_engine
+        known = [
+            engine_id for engine_id in told if engine_id in self._remote_agents
+        ]  # others get a handshake first
+        super()._send_heartbeats(metadata)
+        for engine_id in known:
+            if engine_id in self._remote_agents:
+                self.xfer_stats.renewed(told[engine_id].req_ids)
+
     def _handle_failed_transfer(self, req_id: str, handle: int | None) -> None:
         self.xfer_stats.data[_FAILED].append(req_id)
         super()._handle_failed_transfer(req_id, handle)
@@ -110,6 +133,8 @@ class LedgerMetrics(NixlPromMetrics):
         if self._counter_cls is Counter:
             for request_id in transfer_stats_data.get(_BEGUN, ()):
                 ledger.begin(request_id)
+            for request_id, seconds_ago in transfer_stats_data.get(_RENEWED, ()):
+                ledger.renew(request_id, float(seconds_ago))
             for request_id in transfer_stats_data.get(_DONE, ()):
                 ledger.end(request_id)
             for request_id in transfer_stats_data.get(_FAILED, ()):

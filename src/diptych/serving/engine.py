@@ -10,8 +10,6 @@ import ctypes
 import gc
 import multiprocessing
 import os
-import signal
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -26,12 +24,15 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from diptych.serving.admission import Room
+from diptych.serving.lifeline import die_with_parent
 from diptych.serving.ray_llm import CallbackBase, VLLMEngine
 from diptych.serving.signals import extension
 
 CORES_ENV = "DIPTYCH_CORES"
 VLLM_LEASE_S = 30
-_PR_SET_PDEATHSIG = 1
+CONNECTOR = "NixlConnector"
+CONNECTOR_MODULE = "diptych.serving.connector"
+SCHEDULING_POLICY = "priority"
 
 
 class InEngineExecutor(UniProcExecutor):
@@ -46,7 +47,7 @@ class InEngineExecutor(UniProcExecutor):
         return f"file://{self._meeting_place}", rank, local_rank
 
     def _init_executor(self) -> None:
-        die_with_parent()
+        die_with_parent()  # an engine without its replica serves nobody
         cores = os.environ.get(CORES_ENV)
         if cores:
             os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
@@ -75,12 +76,6 @@ def return_freed_memory() -> None:
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies: an engine without its replica serves nobody."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -125,8 +120,17 @@ def works_alone(parallel_config: Any) -> bool:
     return alone
 
 
+def records_nothing(transfer: Any) -> bool:
+    """Whether a `kv_transfer_config` names vLLM's own NIXL connector, which keeps no record of a request's transfer."""
+    return transfer.kv_connector == CONNECTOR and not transfer.kv_connector_module_path
+
+
 class Engine(VLLMEngine):
-    """Ray Serve LLM's engine; one with a single worker runs it in the engine process."""
+    """Ray Serve LLM's engine; one with a single worker runs it in the engine process.
+
+    What a configuration for Ray's own application leaves open is set as Diptych needs it: the connector that records
+    KV transfers, and the scheduling policy without which priorities have no effect.
+    """
 
     def __init__(self, llm_config: Any) -> None:
         groups = os.environ.get(CORES_ENV)
@@ -138,7 +142,11 @@ class Engine(VLLMEngine):
         engine_args, frontend_args, config = super()._prepare_engine_config(*args)
         if works_alone(config.parallel_config):
             config.parallel_config.distributed_executor_backend = InEngineExecutor
+        if "scheduling_policy" not in self.llm_config.engine_kwargs:
+            engine_args.scheduling_policy = config.scheduler_config.policy = SCHEDULING_POLICY
         if config.kv_transfer_config is not None:
+            if records_nothing(config.kv_transfer_config):
+                config.kv_transfer_config.kv_connector_module_path = CONNECTOR_MODULE
             # A replacement takes its predecessor's port and so its id: decode would go on reading from the dead one.
             config.kv_transfer_config.engine_id += f"-{uuid.uuid4().hex[:8]}"
             config.parallel_config.worker_extension_cls = extension(
@@ -187,6 +195,12 @@ def kv_cache_tokens(client: Any) -> int | None:
     """How many tokens an engine's KV cache holds; None where vLLM does not tell."""
     held: int | None = client.vllm_config.cache_config.kv_cache_size_tokens
     return held
+
+
+def has_ray_workers(client: Any) -> bool:
+    """Whether an engine's workers are Ray's actors, and no processes of its own."""
+    uses: bool = client.vllm_config.parallel_config.use_ray
+    return uses
 
 
 def lease_s(client: Any) -> float:

@@ -6,6 +6,7 @@ Standard library only: Serve's own processes, which have no engine, tell clients
 from typing import Any
 
 OVERLOADED, UNAVAILABLE, INVALID = "overloaded_error", "service_unavailable", "invalid_request_error"
+TIMED_OUT = "timeout_error"
 
 
 def error_body(message: str, kind: str, code: int, param: str | None = None) -> dict[str, Any]:

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from diptych.serving import traffic
+from diptych.serving.asked import Wanted
 
 AGREES: Literal["agrees"] = "agrees"
 CONTRADICTS: Literal["contradicts"] = "contradicts"
 SILENT: Literal["silent"] = "silent"
 
-EFA, LIBFABRIC = "efa", "LIBFABRIC"
 SIDES = ("prefill", "decode")
 _VERBS_DEVICE = "/dev/infiniband/uverbs"
 _FAILURES = ("handshake-failed", "transfer-failed")
 _AGAINST_EFA = ("ucx-on-efa", "tcp-fallback")
-_CUDA_NOT_REGISTERED, _MISSING_PLUGIN = "cuda-not-registered", "missing-plugin"
+_MISSING_PLUGIN = "missing-plugin"
+_THROUGH_THE_HOST = ("cuda-not-registered", "no-fi-hmem")
+"""Always said without GPUDirect RDMA; with it, KV cache then takes a slower way."""
 
 Word = Literal["agrees", "contradicts", "silent"]
 
@@ -37,73 +40,36 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What was asked for. `backend` is NIXL's, `provider` libfabric's; `rdma` whether RDMA counters should move."""
-
-    backend: str | None
-    provider: str | None
-    rails: int | None
-    rdma: bool | None
-
-    @classmethod
-    def of(cls, asked: Mapping[str, Any]) -> "Wanted":
-        provider = asked.get("provider")
-        backend = LIBFABRIC if provider == EFA else asked.get("backend")  # UCX can't drive EFA
-        return cls(backend, provider, asked.get("rails"), asked.get("rdma_counters"))
-
-    @property
-    def words(self) -> str:
-        """As a sentence names it."""
-        if self.provider == EFA:
-            return "EFA"
-        if self.provider:
-            return f"{self.backend or LIBFABRIC} over {self.provider}"
-        return self.backend or "No transport"
-
-    @property
-    def is_efa(self) -> bool:
-        return self.provider == EFA
-
-    @property
-    def required(self) -> tuple[tuple[str, ...], ...]:
-        """Signals that have to agree; of each group one."""
-        needed: list[tuple[str, ...]] = [("transfers",), ("failures",)]
-        if self.backend:
-            needed += [("backend",), ("plugin",)]
-        if self.provider:
-            needed += [("provider", "device") if self.is_efa else ("provider", "net")]
-        if self.is_efa:
-            needed += [("counters",)]
-        if self.is_efa and self.rdma:
-            needed += [("rdma",)]
-        return tuple(needed)
-
-
-@dataclass(frozen=True)
 class Signal:
-    """A piece of evidence, with the kind that `Wanted.required` asks for."""
+    """A piece of evidence, with the kind that `Wanted.required` asks for.
+
+    Args:
+        slows: it says nothing against what was asked for, and why that is slower than it should be.
+    """
 
     kind: str
     evidence: Evidence
+    slows: bool = False
 
     @property
     def verdict(self) -> Word:
         return self.evidence.verdict
 
 
-def _signal(kind: str, what: str, value: str, verdict: Word) -> Signal:
-    return Signal(kind, Evidence(what, value, verdict))
+def _signal(kind: str, what: str, value: str, verdict: Word, *, slows: bool = False) -> Signal:
+    return Signal(kind, Evidence(what, value, verdict), slows)
 
 
 def signals(wanted: Wanted, pair: Mapping[str, Any]) -> Iterator[Signal]:
     """Every signal of a pair, held against what was asked for; those that name the cause come first."""
     for side in SIDES:
         yield from _settings(wanted, pair, side)
-        ranks = traffic.workers(pair, "after", side)
-        yield from _of_ranks("backend", f"backend made by {side}", ranks, lambda one: _made(wanted, one))
-        yield from _of_ranks("plugin", f"plugin mapped into {side}", ranks, lambda one: _mapped(wanted, one))
+        ranks, own = traffic.workers(pair, "after", side), _own_backends(pair, side)
+        yield from _of_ranks("backend", f"backend made by {side}", ranks, partial(_made, wanted, own))
+        yield from _of_ranks("plugin", f"plugin mapped into {side}", ranks, partial(_mapped, wanted))
         if wanted.provider:
-            yield from _of_ranks("provider", f"rails made by {side}", ranks, lambda one: _rails(wanted, one))
+            yield from _of_ranks("provider", f"rails made by {side}", ranks, partial(_rails, wanted))
+            yield from _few_rails(wanted, ranks, side)
         if wanted.is_efa:
             yield from _of_ranks("device", f"device opened by {side}", ranks, _opened)
     yield from _carried(wanted, pair)
@@ -113,12 +79,17 @@ def signals(wanted: Wanted, pair: Mapping[str, Any]) -> Iterator[Signal]:
 
 def _settings(wanted: Wanted, pair: Mapping[str, Any], side: str) -> Iterator[Signal]:
     """The engine's own settings, which may be others than were asked for; that they are the same proves nothing."""
-    own = traffic.look(pair, "after", side).get("asked") or {}
-    backends, provider = own.get("backends") or [], own.get("provider")
+    backends = _own_backends(pair, side)
+    provider = (traffic.look(pair, "after", side).get("asked") or {}).get("provider")
     if wanted.backend and backends and wanted.backend not in backends:
         yield _signal("settings", f"backend set for {side}", ", ".join(backends), CONTRADICTS)
     if wanted.provider and provider and not _may_be(wanted.provider, provider):
         yield _signal("settings", f"FI_PROVIDER of {side}", provider, CONTRADICTS)
+
+
+def _own_backends(pair: Mapping[str, Any], side: str) -> list[str]:
+    """The backends that an engine's own settings list."""
+    return list((traffic.look(pair, "after", side).get("asked") or {}).get("backends") or ())
 
 
 def _may_be(provider: str, setting: str) -> bool:
@@ -144,7 +115,7 @@ def _of_ranks(
         yield _signal(kind, what, "not told", SILENT)
 
 
-def _made(wanted: Wanted, worker: Mapping[str, Any]) -> tuple[str, Word]:
+def _made(wanted: Wanted, own: list[str], worker: Mapping[str, Any]) -> tuple[str, Word]:
     made = worker.get("backends") or []
     if not made:
         return "not told", SILENT
@@ -153,7 +124,9 @@ def _made(wanted: Wanted, worker: Mapping[str, Any]) -> tuple[str, Word]:
         return value, SILENT
     if wanted.backend not in made:
         return value, CONTRADICTS
-    return (value, AGREES) if len(made) == 1 else (f"{value}: which one carries is not told", SILENT)
+    if len(made) == 1 or (wanted.provider is None and set(made) <= set(own)):
+        return value, AGREES
+    return f"{value}: which one carries is not told", SILENT
 
 
 def _mapped(wanted: Wanted, worker: Mapping[str, Any]) -> tuple[str, Word]:
@@ -177,9 +150,16 @@ def _rails(wanted: Wanted, worker: Mapping[str, Any]) -> tuple[str, Word]:
     # libfabric names a provider with its layers: "tcp;ofi_rxm"
     if provider.partition(";")[0] != wanted.provider:
         return value, CONTRADICTS
-    if wanted.rails and count and count < wanted.rails:
-        return f"{value}, of {wanted.rails} asked for", CONTRADICTS
     return value, AGREES
+
+
+def _few_rails(wanted: Wanted, ranks: list[Mapping[str, Any]], side: str) -> Iterator[Signal]:
+    """Fewer rails than the node has interfaces carry the KV cache as well, and slower."""
+    told = [one["rails"] for one in ranks if one.get("rails")]
+    counts = [each["count"] for each in told if each.get("provider") == wanted.provider and each.get("count")]
+    if wanted.rails and counts and min(counts) < wanted.rails:
+        value = f"{min(counts)} of {wanted.rails} interfaces"
+        yield _signal("rails", f"rails in use by {side}", value, SILENT, slows=True)
 
 
 def _opened(worker: Mapping[str, Any]) -> tuple[str, Word]:
@@ -205,7 +185,7 @@ def _carried(wanted: Wanted, pair: Mapping[str, Any]) -> Iterator[Signal]:
                 yield _by_rdma(moved, size, f"RDMA counters, {way}")
         if moved.net is not None:
             what = f"counters of {name or 'network interfaces'}, {way}"
-            yield _signal("net", what, _of(over_net, size), _net_verdict(wanted, moved, size))
+            yield _signal("net", what, _of(over_net, size), _net_verdict(wanted, moved, size, pair))
 
 
 def _over_efa(moved: traffic.Moved, over_net: int, size: int, pair: Mapping[str, Any], what: str) -> Signal:
@@ -217,12 +197,11 @@ def _over_efa(moved: traffic.Moved, over_net: int, size: int, pair: Mapping[str,
     value = f"{_of(moved.efa_bytes, size)} over {names}"
     if moved.efa_bytes >= traffic.ABOUT * size:
         return _signal("counters", what, value, AGREES)
+    # libfabric's EFA provider takes shared memory within a host, where others move the network's counters, too.
+    if traffic.is_on_one_host(pair):
+        return _signal("counters", what, f"{value}; both replicas are on one host", SILENT)
     if over_net >= traffic.ABOUT * size:
         return _signal("counters", what, value, CONTRADICTS)
-    if traffic.is_on_one_host(
-        pair
-    ):  # libfabric's EFA provider takes shared memory between processes of one host
-        return _signal("counters", what, f"{value}; both replicas are on one host", SILENT)
     return _signal("counters", what, value, CONTRADICTS if moved.efa_bytes < traffic.STILL * size else SILENT)
 
 
@@ -231,18 +210,20 @@ def _by_rdma(moved: traffic.Moved, size: int, what: str) -> Signal:
         return _signal("rdma", what, "not told", SILENT)
     if moved.rdma >= traffic.ABOUT * size:
         return _signal("rdma", what, _of(moved.rdma, size), AGREES)
-    emulated = moved.efa_bytes >= traffic.ABOUT * size
+    emulated = moved.efa_bytes >= traffic.ABOUT * size  # EFA all the same, and these counters stay
     value = f"{_of(moved.rdma, size)}" + ("; the rest was sent and received instead" if emulated else "")
-    return _signal("rdma", what, value, CONTRADICTS if emulated else SILENT)
+    return _signal("rdma", what, value, SILENT)
 
 
-def _net_verdict(wanted: Wanted, moved: traffic.Moved, size: int) -> Word:
+def _net_verdict(wanted: Wanted, moved: traffic.Moved, size: int, pair: Mapping[str, Any]) -> Word:
     carried = bool(size) and moved.busiest_net[1] >= traffic.ABOUT * size
     if wanted.is_efa:
         if not size:
             return SILENT
         if not carried:
             return AGREES
+        if traffic.is_on_one_host(pair):
+            return SILENT
         # Beside EFA that carried it as well this is somebody else's traffic; and it is no proof against EFA's own.
         return SILENT if moved.efa_bytes >= traffic.ABOUT * size else CONTRADICTS
     return AGREES if wanted.provider == "tcp" and carried else SILENT
@@ -274,7 +255,8 @@ def _warnings(wanted: Wanted, pair: Mapping[str, Any]) -> Iterator[Signal]:
             if kind in _FAILURES and is_new:
                 fresh.add(str(kind))
             verdict = _warning_verdict(wanted, str(kind), str(line))
-            yield _signal("warning", f"log of {side}, {kind}", str(line), verdict)
+            slows = kind in _THROUGH_THE_HOST and wanted.is_efa and bool(wanted.rdma)
+            yield _signal("warning", f"log of {side}, {kind}", str(line), verdict, slows=slows)
     value = ", ".join(sorted(fresh)) or "none"
     yield _signal("failures", "failures in the logs meanwhile", value, SILENT if fresh else AGREES)
 
@@ -287,9 +269,6 @@ def _warning_verdict(wanted: Wanted, kind: str, line: str) -> Word:
     if kind in _AGAINST_EFA and wanted.is_efa:
         return CONTRADICTS
     if kind == _MISSING_PLUGIN and wanted.backend and wanted.backend in line:
-        return CONTRADICTS
-    # Without GPUDirect RDMA it is always said.
-    if kind == _CUDA_NOT_REGISTERED and wanted.is_efa and wanted.rdma:
         return CONTRADICTS
     return SILENT
 

@@ -8,10 +8,12 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from diptych.serving import nccl
 from diptych.serving.access import AccessMiddleware
 from diptych.serving.errors import INVALID, error_body
 from diptych.serving.report import RETRY_AFTER_S, ReportMiddleware, unavailable
 from diptych.serving.routes import ENGINE_ROUTES
+from diptych.serving.withholding import WithholdingMiddleware
 from diptych.serving.writes import SteadyWrites
 
 # Of the engine's own routes these stay: what its clients use. The others steer the engine, or split a request
@@ -24,7 +26,7 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
 
     Args:
         app: vLLM's FastAPI application.
-        server: the replica (`servers.Facing`).
+        server: the replica (`facing.Facing`).
         access: who may (`AccessMiddleware`'s arguments).
     """
     app.routes[:] = [route for route in app.routes if getattr(route, "path", None) in ENGINE_PATHS]
@@ -37,7 +39,7 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
 
     @app.get("/ready")
     async def ready() -> Response:
-        readiness = server.readiness()
+        readiness = await server.service_readiness()
         headers = {} if readiness.takes_requests else {"retry-after": RETRY_AFTER_S}
         status = 200 if readiness.takes_requests else 503
         return JSONResponse({"state": readiness.state}, status_code=status, headers=headers)
@@ -55,10 +57,21 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
         except ValueError as error:
             return JSONResponse(error_body(str(error), INVALID, 400), status_code=400)
 
+    @app.post("/diptych/v1/nccl")
+    async def all_reduce() -> Response:
+        try:
+            return JSONResponse(await nccl.measure())
+        except nccl.Busy:
+            return JSONResponse(error_body(nccl.BUSY, INVALID, 409), status_code=409)
+
     @app.get("/diptych/v1/status")
     async def status() -> Response:
-        readiness = server.readiness().to_json()
-        return JSONResponse({"phases": await server.phases(), "readiness": readiness})
+        readiness = await server.service_readiness()
+        return JSONResponse({"phases": await server.phases(), "readiness": readiness.to_json()})
+
+    @app.get("/diptych/v1/requests")
+    async def requests(since: float = 0.0) -> Response:
+        return JSONResponse(await server.requests(since))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Any, error: HTTPException) -> Response:
@@ -70,5 +83,6 @@ def build_front(app: Any, server: Any, access: Mapping[str, Any]) -> Any:
     # Innermost: what is joined passes all others but once.
     app.user_middleware.append(Middleware(SteadyWrites))
     app.add_middleware(ReportMiddleware, server=server)
+    app.add_middleware(WithholdingMiddleware, server=server)
     app.add_middleware(AccessMiddleware, **{"api_key_file": None, **access})
     return app

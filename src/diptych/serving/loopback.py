@@ -5,10 +5,10 @@ node's own address is 127.0.0.1 nobody else can need it.
 """
 
 import ipaddress
-from typing import Any
 
 import ray
-import ray.serve._private.replica as replica_module
+
+from diptych.serving.ray_llm import change_grpc_address
 
 _EVERY_INTERFACE = "[::]:"
 
@@ -19,12 +19,5 @@ def keep_replica_on_loopback() -> None:
     Must run before Serve starts the server, that is, while the replica's own class is initialised.
     """
     address = ray.util.get_node_ip_address()
-    if not ipaddress.ip_address(address).is_loopback:
-        return
-    bind = replica_module.add_port_to_grpc_server
-
-    def bind_to_loopback(server: Any, where: str) -> int:
-        port: int = bind(server, where.replace(_EVERY_INTERFACE, f"{address}:"))
-        return port
-
-    replica_module.add_port_to_grpc_server = bind_to_loopback
+    if ipaddress.ip_address(address).is_loopback:
+        change_grpc_address(lambda where: where.replace(_EVERY_INTERFACE, f"{address}:"))

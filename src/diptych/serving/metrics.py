@@ -53,6 +53,9 @@ METRICS = (
     Metric("last_kv_transfer_age_seconds", "gauge", "Since a KV transfer last worked."),
     Metric("proof_ok", "gauge", "1 while a proof of a pair holds.", ("proof", "prefill_replica")),
     Metric("proof_age_seconds", "gauge", "Since a pair was last proven.", ("prefill_replica",)),
+    Metric("proof_bytes_per_second", "gauge", "Of a proof's KV transfer.", ("prefill_replica",)),
+    Metric("proof_seconds_per_1000_tokens", "gauge", "Of a proof's KV transfer.", ("prefill_replica",)),
+    Metric("proof_speed_ratio", "gauge", "Of the speed its link should have.", ("prefill_replica",)),
     Metric("transport_contradicted", "gauge", "1 while a transport contradicts what was asked for."),
     Metric("transport_fallback", "gauge", "1 while another transport is in use, and may be."),
     Metric("prefill_engine_tokens_total", "counter", "Prompt tokens on this prefill replica.", ("source",)),
@@ -86,6 +89,25 @@ class Gauges:
     break_even_tokens: int | None
     degraded: bool
     last_kv_transfer_age_s: float | None
+
+
+@dataclass(frozen=True)
+class PairProofs:
+    """What the newest proofs of a pair came to.
+
+    Args:
+        holds: by proof, whether it does; None: that can't be told.
+        age_s: seconds since its transport and a KV transfer last held; None: never.
+        bytes_per_s: of the proof's KV transfer; None: it was not timed, as the next.
+        seconds_per_1000_tokens: that it took.
+        speed_ratio: of the speed that its link should have; None: nothing is known of that.
+    """
+
+    holds: Mapping[str, bool | None]
+    age_s: float | None
+    bytes_per_s: float | None = None
+    seconds_per_1000_tokens: float | None = None
+    speed_ratio: float | None = None
 
 
 def request_done(record: Record, status: int, seconds: float) -> None:
@@ -134,23 +156,24 @@ def set_gauges(now: Gauges) -> None:
     _put("last_kv_transfer_age_seconds", _known(now.last_kv_transfer_age_s))
 
 
-def set_proofs(
-    pairs: Mapping[str, tuple[bool, bool, float | None]], *, contradicted: bool, fallback: bool
-) -> None:
+def set_proofs(pairs: Mapping[str, PairProofs], *, contradicted: bool, fallback: bool) -> None:
     """Show what is proven of this replica's pairs, about once a second; those not named are forgotten.
 
     Args:
-        pairs: by prefill replica, whether its transport is what was asked for, whether KV transfers arrive, and the
-            seconds since both last held (None: never).
+        pairs: by prefill replica.
         contradicted: whether this replica is not ready for its transport.
         fallback: whether another transport is in use, and may be.
     """
-    for name in ("proof_ok", "proof_age_seconds"):
-        _instruments()[name].keep(lambda labels: labels[-1] in pairs)
-    for name, (transport, kv_transfer, age_s) in pairs.items():
-        _put("proof_ok", int(transport), "transport", name)
-        _put("proof_ok", int(kv_transfer), "kv_transfer", name)
-        _put("proof_age_seconds", _known(age_s), name)
+    for metric in METRICS:
+        if metric.labels and metric.labels[-1] == "prefill_replica":
+            _instruments()[metric.name].keep(lambda labels: labels[-1] in pairs)
+    for name, pair in pairs.items():
+        for proof, holds in pair.holds.items():
+            _put("proof_ok", _known(holds), proof, name)
+        _put("proof_age_seconds", _known(pair.age_s), name)
+        _put("proof_bytes_per_second", _known(pair.bytes_per_s), name)
+        _put("proof_seconds_per_1000_tokens", _known(pair.seconds_per_1000_tokens), name)
+        _put("proof_speed_ratio", _known(pair.speed_ratio), name)
     _put("transport_contradicted", int(contradicted))
     _put("transport_fallback", int(fallback))
 
@@ -203,7 +226,7 @@ def _put_ms(name: str, milliseconds: float | None) -> None:
 
 
 def _known(value: float | None) -> float:
-    return math.nan if value is None else value
+    return math.nan if value is None else float(value)
 
 
 def _status(status: int) -> str:

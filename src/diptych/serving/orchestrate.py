@@ -3,38 +3,58 @@
 On the decode replica the orchestrator stands where vLLM's front end calls its engine (`whole`): prefill elsewhere or
 here, whichever costs less, then decode here.
 
-When something fails there is one policy: prefill on another replica, then prefill here while that is within bounds,
-then a refusal with a time to come back. The record says which way it went.
+When something fails, prefill or its KV transfer, there is one policy: prefill on another replica, once, then prefill
+here while that is within bounds, then a refusal with a time to come back. The record says which way it went. A KV cache
+that decode itself was too late to fetch would be fetched too late from another replica, too: that is computed here.
+
+Of a KV transfer that failed in part the engine computes the rest by itself, before anybody here hears of it: that
+prompt stays. All others begin anew, and then another prefill replica costs the answers that are being written here
+nothing. A pair whose KV transfer failed is put aside, so that a client waits for two of them at most.
 """
 
-import asyncio
 import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from diptych.serving import metrics
 from diptych.serving.admission import Bound, Room
+from diptych.serving.arrival import Arrivals, KVTransferError, LeaseOverError
 from diptych.serving.burden import Burden
 from diptych.serving.costs import Costs
-from diptych.serving.inside import has_begun
 from diptych.serving.legs import decode_prompt, prompt_tokens, why_whole
-from diptych.serving.outputs import computed_s, inside_s
+from diptych.serving.outputs import computed_s
 from diptych.serving.peers import Peer, Peers
 from diptych.serving.placement import REMOTE, Placement, Share, Situation
 from diptych.serving.prefilling import Prefilling
 from diptych.serving.prefix import GUESS_BLOCK, CacheFollower, chain
-from diptych.serving.record import Leg, Record, Refused
+from diptych.serving.record import Leg, Record, Refusal, Refused
 from diptych.serving.settings import Settings
-from diptych.serving.transfers import ledger
+from diptych.serving.transfers import TAG, ledger
 from diptych.serving.whole import Outputs, Whole
 
 logger = logging.getLogger(__name__)
 
 
-class KVTransferError(Exception):
-    """What prefill computed did not arrive."""
+@dataclass(frozen=True)
+class _Call:
+    """A call of the engine's `generate`, as vLLM's front end made it, and for whom it is.
+
+    Args:
+        prompt, params, request_id, more: its arguments.
+        leg: the prompt's way.
+        record: the request's.
+    """
+
+    prompt: Any
+    params: Any
+    request_id: str
+    leg: Leg
+    record: Record
+    more: Mapping[str, Any]
 
 
 class Orchestrator(Whole):
@@ -47,6 +67,7 @@ class Orchestrator(Whole):
         cached: this replica's prefix cache; None: nobody follows it.
         own_salt: whether a KV cache that was fetched must not serve later prompts: of some models a failed fetch
             can't be told block by block.
+        lease_s: seconds for which prefill keeps a KV cache that nobody fetches.
     """
 
     def __init__(
@@ -59,6 +80,7 @@ class Orchestrator(Whole):
         room: Room | None = None,
         cached: CacheFollower | None = None,
         own_salt: bool = False,
+        lease_s: float = inf,
     ) -> None:
         super().__init__(client, settings, room)
         self.peers = peers
@@ -69,33 +91,27 @@ class Orchestrator(Whole):
         self._burden = Burden(self.settings, self.costs, self.share, cached or CacheFollower(), self.inside)
         self._own_salt = own_salt
         self._prefilling = Prefilling(client, prefill_handle, peers, self.costs, self.settings)
+        deadline_s = self.settings.kv_transfer_deadline_s
+        self._arrivals = Arrivals(client, peers, self.costs, deadline_s, lease_s)
 
     async def _ways(
         self, prompt: Any, params: Any, request_id: str, leg: Leg, record: Record, more: dict[str, Any]
     ) -> Outputs:
-        place = await self._placed(prompt, params, request_id, leg, record, more)
+        call = _Call(prompt, params, request_id, leg, record, more)
+        place = await self._placed(call)
         if record.only_peer is None:
             metrics.placed(leg.path)
-        if place is None:
-            outputs = self._computed_here(prompt, params, request_id, leg, more)
-        else:
-            outputs = self._fetched(prompt, params, request_id, leg, more, place)
+        outputs = self._computed_here(call) if place is None else self._fetched(call, place)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 yield output
 
-    async def _placed(
-        self,
-        prompt: Any,
-        params: Any,
-        request_id: str,
-        leg: Leg,
-        record: Record,
-        more: Mapping[str, Any],
-    ) -> dict[str, Any] | None:
+    async def _placed(self, call: _Call) -> dict[str, Any] | None:
         """Where the prompt's KV cache lies; None when it is to be computed here."""
-        leg.path, leg.why = REMOTE, why_whole(prompt, params, request_id, more.get("lora_request"))
-        leg.uncached_here = self._burden.uncached_tokens(prompt, params, more.get("lora_request"))
+        prompt, params, leg, record = call.prompt, call.params, call.leg, call.record
+        adapter = call.more.get("lora_request")
+        leg.path, leg.why = REMOTE, why_whole(prompt, params, call.request_id, adapter)
+        leg.uncached_here = self._burden.uncached_tokens(prompt, params, adapter)
         if leg.why:
             leg.path = "local-whole"
             return None
@@ -106,11 +122,14 @@ class Orchestrator(Whole):
         if leg.path != REMOTE:
             return None
         if peer is None:
+            if not any(self.peers):
+                self._prefilling.start_one()
             self._run_here(leg, "local-no-prefill", "no prefill replica is ready")
             return None
         if record.only_peer is None and self._has_no_room(leg, peer):
             return None
-        place = await self._prefilling.place(prompt, leg, hashes, more, peer, retry=record.only_peer is None)
+        retry = record.only_peer is None
+        place = await self._prefilling.place(prompt, leg, hashes, call.more, peer, retry=retry)
         if place is None:
             self._run_here(leg, "recovered", "prefill failed")
         return place
@@ -135,15 +154,19 @@ class Orchestrator(Whole):
         if refusal:
             raise Refused(refusal)
 
+    def _queue_refusal(self, leg: Leg, peer: Peer) -> Refusal | None:
+        """Why prefill's queue takes no more; None when it does."""
+        queue_s = peer.queue_s(self.costs.prefill)
+        self._prefill_bound.kv_cache_tokens = self.peers.kv_cache_tokens
+        return self._prefill_bound.refusal(self._prefilling.waiting, leg.prompt_tokens or 1, queue_s)
+
     def _has_no_room(self, leg: Leg, peer: Peer) -> bool:
         """Whether prefill's queue is full, and the prompt is better computed here.
 
         Raises:
             Refused: it is full, and decode has no time for it either.
         """
-        queue_s = peer.queue_s(self.costs.prefill)
-        self._prefill_bound.kv_cache_tokens = self.peers.kv_cache_tokens
-        refusal = self._prefill_bound.refusal(self._prefilling.waiting, leg.prompt_tokens or 1, queue_s)
+        refusal = self._queue_refusal(leg, peer)
         if refusal is None:
             return False
         if not self._burden.has_room(leg):
@@ -151,12 +174,10 @@ class Orchestrator(Whole):
         leg.path, leg.why = "local-busy", "prefill's queue is full"
         return True
 
-    async def _computed_here(
-        self, prompt: Any, params: Any, request_id: str, leg: Leg, more: Mapping[str, Any]
-    ) -> Outputs:
+    async def _computed_here(self, call: _Call) -> Outputs:
         """Outputs of a prompt that this replica's engine computes; its time is counted and learned from."""
-        leg.here_s = self._burden.take(leg)
-        outputs = self._decoded(prompt, params, request_id, leg, more)
+        call.leg.here_s = self._burden.take(call.leg)
+        outputs = self._decoded(call.prompt, call.params, call.request_id, call.leg, call.more)
         begun = False
         async with contextlib.aclosing(outputs):
             async for output in outputs:
@@ -201,107 +222,85 @@ class Orchestrator(Whole):
         size: int = self._client.vllm_config.cache_config.block_size
         return size
 
-    async def _fetched(
-        self,
-        prompt: Any,
-        params: Any,
-        request_id: str,
-        leg: Leg,
-        more: Mapping[str, Any],
-        place: dict[str, Any],
-    ) -> Outputs:
-        """Outputs of a prompt whose KV cache lies elsewhere; it is computed here after all when that fails."""
-        salted = decode_prompt(prompt, leg.id) if self._own_salt else prompt
-        outputs = self._decoded(salted, params, request_id, leg, more, place)
+    async def _fetched(self, call: _Call, place: dict[str, Any], *, is_second: bool = False) -> Outputs:
+        """Outputs of a prompt whose KV cache lies elsewhere; it is computed anew when that fails."""
+        leg = call.leg
+        salted = decode_prompt(call.prompt, leg.id) if self._own_salt else call.prompt
+        outputs = self._decoded(salted, call.params, call.request_id, leg, call.more, place)
         try:
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
                     yield output
         except KVTransferError as error:
-            logger.warning("The KV transfer of %s failed, decode computes it: %s", leg.id, error)
-            leg.begun = False
-            self._run_here(leg, "recovered", "the KV transfer failed")
-            leg.cached_tokens = None
+            logger.warning("The KV transfer of %s failed: %s", leg.id, error)
+            may_go = not is_second and not isinstance(error, LeaseOverError)
         except Exception:
             if not leg.begun:  # the engine would not take it, and so will not fetch its KV cache either
                 self._prefilling.unwanted(leg, place)
             raise
         else:
             return
-        again = self._computed_here(prompt, params, f"again-{request_id}", leg, more)
+        again = self._anew(call, may_go=may_go and call.record.only_peer is None)
         async with contextlib.aclosing(again):
             async for output in again:
                 yield output
 
+    async def _anew(self, call: _Call, *, may_go: bool) -> Outputs:
+        """Outputs of a prompt whose KV transfer failed: by way of another prefill replica, or computed here.
+
+        Args:
+            may_go: whether another prefill replica may be asked.
+        """
+        leg = call.leg
+        try:
+            place = await self._place_anew(call) if may_go else None
+            if place is None:
+                self._run_here(leg, "recovered", "the KV transfer failed")
+                leg.begun, leg.cached_tokens = False, None
+                outputs = self._computed_here(replace(call, request_id=f"again-{call.request_id}"))
+            else:
+                own_id = f"{TAG}{leg.id}-again-{call.request_id}"
+                outputs = self._fetched(replace(call, request_id=own_id), place, is_second=True)
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    yield output
+        finally:
+            leg.kv_transfer_failed = True  # the first one was
+
+    async def _place_anew(self, call: _Call) -> dict[str, Any] | None:
+        """Where another prefill replica has computed the prompt's KV cache; None: none did.
+
+        The leg has another id then: what is still heard of the first KV transfer is not to be taken for the second.
+        """
+        leg, tokens = call.leg, prompt_tokens(call.prompt) or []
+        hashes = list(chain(tokens, GUESS_BLOCK))
+        peer = self.peers.best(len(tokens), hashes, self.costs.prefill, without=[leg.prefill_replica or ""])
+        if peer is None or self._queue_refusal(leg, peer):
+            return None
+        failed = leg.id
+        leg.begin_anew()
+        logger.warning("Prefill replica %s is asked for %s anew, as %s", peer.name, failed, leg.id)
+        return await self._prefilling.place(call.prompt, leg, hashes, call.more, peer, retry=False)
+
     async def _first(
         self, outputs: AsyncIterator[Any], request_id: str, leg: Leg, place: dict[str, Any] | None
     ) -> Any:
-        """The first output; with a deadline for the KV transfer, and a look at whether it worked.
+        """The first output, of a KV cache that comes from elsewhere in time and whole.
 
         Raises:
             KVTransferError: it did not, and what the engine says now can't be trusted.
         """
         if place is None:
             return await anext(outputs)
-        output = await self._in_time(outputs, request_id, leg)
-        entry = ledger.take(leg.id)
-        leg.transfer = entry.transfer
-        peer = self.peers.get(leg.prefill_replica)
-        if not entry.failed:
-            if peer and peer.transferred_at:  # the first one meets the peer, too: that is no price of the way
-                self._learn_way(leg, output.metrics)
-            if peer and leg.transfer:
-                self.peers.transferred(peer)
+        output = await self._arrivals.first(outputs, request_id, leg)
+        if not leg.kv_transfer_failed:
             return output
-        self._transfer_failed(leg, peer)
         if self._own_salt or any(each.finish_reason == "error" for each in output.outputs):
             raise KVTransferError("a part of it did not arrive")
         leg.path, leg.why = "recovered", "the KV transfer failed"  # the engine has computed it by itself
         self._burden.take(leg)
         leg.cached_tokens = None
         return output
-
-    async def _in_time(self, outputs: AsyncIterator[Any], request_id: str, leg: Leg) -> Any:
-        """The first output, unless the KV transfer takes too long; waiting for a place in the engine has no limit."""
-        deadline_s = self.settings.kv_transfer_deadline_s
-        first = asyncio.ensure_future(anext(outputs))
-        left_s: float | None = deadline_s
-        try:
-            while not (await asyncio.wait({first}, timeout=left_s))[0]:
-                left_s = self._left_s(request_id, leg, deadline_s)
-            return first.result()
-        finally:
-            if not first.done():
-                first.cancel()
-                with contextlib.suppress(Exception, asyncio.CancelledError):
-                    await first
-
-    def _left_s(self, request_id: str, leg: Leg, deadline_s: float) -> float | None:
-        """How much longer to wait for the KV transfer; None: for as long as it takes, it is done."""
-        entry = ledger.look(leg.id)
-        if entry.is_over or has_begun(self._client, request_id):
-            return None
-        if entry.began_at is None:
-            return deadline_s
-        left_s = entry.began_at + deadline_s - time.monotonic()
-        if left_s <= 0:
-            self._transfer_failed(leg, self.peers.get(leg.prefill_replica))
-            raise KVTransferError(f"it took longer than {deadline_s:g} s")
-        return left_s
-
-    def _transfer_failed(self, leg: Leg, peer: Peer | None) -> None:
-        leg.kv_transfer_failed = True
-        if peer:
-            peer.transfer_failed_at = time.monotonic()
-            peer.failed()
-
-    def _learn_way(self, leg: Leg, metrics: Any) -> None:
-        """What going elsewhere added: all of the time until the first token but prefill's own."""
-        seconds = inside_s(metrics)
-        if leg.prefill_ms is None or leg.compute_ms is None or seconds is None:
-            return
-        own_ms = (leg.queue_ms or 0.0) + leg.compute_ms
-        self.costs.way.add(leg.prompt_tokens or 1, max(0.0, (leg.prefill_ms - own_ms) / 1e3) + seconds)
 
     def _note(self, leg: Leg, output: Any) -> None:
         """As for `Whole`, and have the output tell the truth about cached tokens.

@@ -23,6 +23,7 @@ class Peer:
         name: its name in Serve.
         generation: of the configuration and code it runs.
         ready: whether its engine was well when it was last heard of.
+        draining: whether it is about to go: it finishes what it has.
         heard_at: when it last told of itself, on `time.monotonic`'s clock.
         told_tokens: tokens that it had to compute for all decode replicas together when it last told.
         kv_cache_tokens: what its engine's KV cache holds; None: unknown.
@@ -34,6 +35,7 @@ class Peer:
     name: str
     generation: str
     ready: bool = True
+    draining: bool = False
     heard_at: float = field(default_factory=time.monotonic)
     told_tokens: int = 0
     kv_cache_tokens: int | None = None
@@ -129,8 +131,8 @@ class Peers:
             peer = self._peers.setdefault(name, Peer(name, one.get("generation", "")))
             peer.generation = one.get("generation", "")
             peer.heard_at = time.monotonic()
-            # One that drains gets no more, and finishes what it has.
-            peer.ready = bool(one["ready"]) and not one.get("draining")
+            peer.draining = bool(one.get("draining"))
+            peer.ready = bool(one["ready"]) and not peer.draining
             if not one["ready"]:
                 peer.lost()
             peer.kv_cache_tokens = one.get("kv_cache_tokens")

@@ -23,7 +23,11 @@ from diptych.serving.settings import Settings
 SHARE_WINDOW_S = 10.0
 _WORTH_A_TRY = 4.0
 """How many times the way's price a prompt may cost here that is computed here to learn it."""
+_SHORT_QUEUE_S = 10.0
+"""Up to so many seconds of prefill's queue anybody may ask for prefill elsewhere."""
 REMOTE, SHORT, BUSY, WHOLE = "remote", "local-short", "local-busy", "local-whole"
+RATHER_REMOTE = "rather remote"
+"""What a client may wish that must not insist: prefill elsewhere, while that takes nobody's turn for long."""
 
 
 @dataclass
@@ -83,9 +87,12 @@ class Placement:
 
         Args:
             situation: when it comes.
-            wish: `remote` or `local`, what its client asked for; it goes before the settings.
+            wish: `remote` or `local`, which go before the settings, or `RATHER_REMOTE`, which does while prefill's
+                queue is short and the settings have prefill elsewhere at all; None: nothing.
         """
         mode = self.settings.prefill
+        if wish == RATHER_REMOTE:
+            wish = "remote" if mode != "never" and (situation.queue_s or 0.0) <= _SHORT_QUEUE_S else None
         if wish == "remote" or (mode == "always" and wish is None):
             return REMOTE, None
         if wish == "local":

@@ -15,7 +15,7 @@ from diptych.serving.costs import Costs
 from diptych.serving.legs import prefill_prompt
 from diptych.serving.outputs import milliseconds
 from diptych.serving.peers import Peer, Peers
-from diptych.serving.record import Leg
+from diptych.serving.record import LOWEST_PRIORITY, Leg
 from diptych.serving.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 MOST_ATTEMPTS = 2
 _EXPECTED_TIMES = 4
 _UNKNOWN_COST_S = 300.0
+"""What a prefill may take before a KV transfer is proven: the first ones load kernels, and no client waits for them."""
+_STARTS_WITHIN_S = 900.0
 _CANCELLED = (asyncio.CancelledError, RequestCancelledError, TaskCancelledError)
 """When a client leaves Serve cancels what was asked of others for it, often before the request itself."""
 
@@ -46,6 +48,7 @@ class Prefilling:
         self._settings = settings
         self._legs: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> list[int]:
@@ -118,9 +121,10 @@ class Prefilling:
             self._call_off(response, leg)
             if isinstance(error, asyncio.CancelledError) and _are_we_cancelled():
                 raise
-            self._failed(
-                peer, leg, f"{type(error).__name__}: {error}", blamed=not isinstance(error, _CANCELLED)
-            )
+            # What comes after every client may wait for long on a busy replica, which is no fault of that.
+            was_last = asked["priority"] == LOWEST_PRIORITY and isinstance(error, TimeoutError)
+            blamed = not isinstance(error, _CANCELLED) and not was_last
+            self._failed(peer, leg, f"{type(error).__name__}: {error}", blamed=blamed)
             return None
         finally:
             peer.ended(leg.id)
@@ -129,18 +133,25 @@ class Prefilling:
             asked_one = self._peers.get(answer.get("replica")) or peer  # Serve may have chosen another
             self._failed(asked_one, leg, answer.get("problem") or "it returned no KV cache")
             return None
-        leg.prefill_ms = milliseconds(time.perf_counter() - started)
+        leg.prefill_ms, leg.kept_since = milliseconds(time.perf_counter() - started), time.monotonic()
         self._learn(peer, leg, hashes, answer)
         return place
 
     def _deadline_s(self, peer: Peer, computed: int) -> float:
-        expected = self._costs.prefill.at(computed)
+        """The seconds after which a prefill has failed.
+
+        A decode replica that was started again while prefill was lost serves before it has measured a prefill. What
+        prefill costs here, which it has measured, is the best that is known then, and a client waits for it.
+        """
+        cost = self._costs.prefill
+        if cost.at(computed) is None:
+            if not self._peers.has_transferred:
+                return _UNKNOWN_COST_S
+            cost = self._costs.here
+        expected, spare_s = cost.at(computed), self._settings.prefill_deadline_s
         if expected is None:
-            return _UNKNOWN_COST_S
-        return (
-            self._settings.prefill_deadline_s
-            + (expected + peer.queue_s(self._costs.prefill)) * _EXPECTED_TIMES
-        )
+            return 2 * spare_s
+        return spare_s + (expected + peer.queue_s(cost)) * _EXPECTED_TIMES
 
     def _learn(self, peer: Peer, leg: Leg, hashes: list[int], answer: Mapping[str, Any]) -> None:
         leg.prefill_replica, leg.queue_ms = answer["replica"], answer["queue_ms"]
@@ -170,6 +181,22 @@ class Prefilling:
         if place:
             await self._free(leg, place)
 
+    def start_one(self) -> None:
+        """Have Serve start a prefill replica where it may scale up from none: it counts calls that wait for one.
+
+        One call waits at a time, until a replica is there or `_STARTS_WITHIN_S` are over.
+        """
+        if self._starting is None or self._starting.done():
+            self._starting = self._in_background(self._started())
+
+    async def _started(self) -> None:
+        response = self._handle.started.remote({"waits": True})
+        try:
+            async with asyncio.timeout(_STARTS_WITHIN_S):
+                await response
+        finally:
+            response.cancel()
+
     def unwanted(self, leg: Leg, place: dict[str, Any]) -> None:
         """Have prefill free a KV cache that decode will not fetch; it would be kept until the lease ends."""
         self._in_background(self._free(leg, place))
@@ -178,8 +205,8 @@ class Prefilling:
         # Under another name than the leg's, whose KV transfer from another replica this is not to be taken for.
         await self._client.notify_kv_transfer_request_rejected(f"freed-{leg.id}", place)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what may fail as well: the lease ends anyway."""
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Do what may fail as well: a lease ends anyway, and the next prompt has a replica started."""
 
         async def quietly() -> None:
             with contextlib.suppress(Exception, asyncio.CancelledError):
@@ -188,6 +215,7 @@ class Prefilling:
         task = asyncio.create_task(quietly())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _are_we_cancelled() -> bool:

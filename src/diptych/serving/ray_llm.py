@@ -1,15 +1,23 @@
-"""The one room for Ray Serve LLM's internals: every name of `ray.llm._internal` that we extend or call.
+"""The one room for Ray's internals: every name of its that we extend or call.
 
-Checked on Ray 2.58 (vLLM 0.26) and Ray 2.60 (vLLM 0.29). When a Ray version moves one of these, it is
-mended here and nowhere else.
+It serves the versions in `ray_versions`, whose names are the same, and refuses others at once: they would fail later,
+and elsewhere. When a Ray version moves one of these, it is mended here and nowhere else.
 """
+# ruff: noqa: E402 - the version comes first
 
 import contextlib
 import pickle
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import ray
+
+from diptych.serving.ray_versions import require_ray
+
+require_ray(ray.__version__)
+
+import ray.serve._private.replica as replica_module
 from ray.experimental import internal_kv
 from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.llm._internal.serve.core.configs.openai_api_models import ChatCompletionRequest
@@ -25,8 +33,10 @@ from ray.llm._internal.serve.serving_patterns.prefill_decode.pd_server import (
     PDOrchestratorMixin,
     PDPrefillServer,
 )
-from ray.serve._private.common import ReplicaID, RequestMetadata
+from ray.serve._private.common import ReplicaID, RequestMetadata, ServeComponentType
+from ray.serve._private.logging_utils import configure_component_logger
 from ray.serve._private.request_router import PowerOfTwoChoicesRequestRouter
+from ray.serve.schema import LoggingConfig
 
 __all__ = [
     "CallbackBase",
@@ -43,8 +53,11 @@ __all__ = [
     "VLLMEngine",
     "build_llm_deployment",
     "call_every_replica",
+    "change_grpc_address",
     "remember",
     "remembers",
+    "replica_names",
+    "set_up_replica_log",
 ]
 
 _NAMESPACE = b"diptych"
@@ -60,15 +73,13 @@ def call_every_replica(handle: Any, method: str, *arguments: Any, only: str | No
         only: the name of the one replica to call, also when Serve is taking it away; None: all that are there.
 
     Returns:
-        References to the answers, to be awaited one by one: a replica that is gone keeps no other waiting. None
+        References to the answers, to be awaited one by one: a replica that is gone keeps no other waiting. Empty
         while the handle knows of no replica. Blocks while it looks the replicas up.
     """
-    if not handle.is_initialized:
-        handle._init(_run_router_in_separate_loop=True)
-    router = getattr(handle._router, "_asyncio_router", handle._router).request_router
-    if router is None or not handle.running_replicas_populated():
+    known = _replicas(handle)
+    if known is None:
         return []
-    replicas = list(router._replica_id_set) if only is None else [ReplicaID(only, handle.deployment_id)]
+    replicas = known if only is None else [ReplicaID(only, handle.deployment_id)]
     calls = []
     for replica in replicas:
         call_id = f"{method}-{uuid.uuid4()}"
@@ -79,6 +90,24 @@ def call_every_replica(handle: Any, method: str, *arguments: Any, only: str | No
     return calls
 
 
+def replica_names(handle: Any) -> set[str] | None:
+    """The replicas to which a handle sends calls: those that Serve takes away are not among them.
+
+    None while the handle knows nothing yet. Does not block once it does.
+    """
+    known = _replicas(handle)
+    return None if known is None else {each.unique_id for each in known}
+
+
+def _replicas(handle: Any) -> list[Any] | None:
+    if not handle.is_initialized:
+        handle._init(_run_router_in_separate_loop=True)
+    router = getattr(handle._router, "_asyncio_router", handle._router).request_router
+    if router is None or not handle.running_replicas_populated():
+        return None
+    return list(router._replica_id_set)
+
+
 def remember(key: str) -> None:
     """Have the cluster remember a key for as long as its head lives. Blocks for a call to the head."""
     internal_kv._internal_kv_put(key.encode(), b"1", namespace=_NAMESPACE)
@@ -87,3 +116,33 @@ def remember(key: str) -> None:
 def remembers(key: str) -> bool:
     """Whether the cluster remembers a key. Blocks for a call to the head."""
     return bool(internal_kv._internal_kv_exists(key.encode(), namespace=_NAMESPACE))
+
+
+def change_grpc_address(changed: Callable[[str], str]) -> None:
+    """Have Serve bind this replica's gRPC server elsewhere; before it starts the server.
+
+    Args:
+        changed: makes the address of Serve's (`[::]:PORT`).
+    """
+    bind = replica_module.add_port_to_grpc_server
+
+    def bind_there(server: Any, address: str) -> int:
+        port: int = bind(server, changed(address))
+        return port
+
+    replica_module.add_port_to_grpc_server = bind_there
+
+
+def set_up_replica_log(context: Any) -> None:
+    """Have Serve set up a replica's log, as it does when the replica starts.
+
+    Args:
+        context: of the replica, as Serve gives it (`serve.get_replica_context()`).
+    """
+    config = context._deployment_config.logging_config or {}
+    configure_component_logger(
+        component_type=ServeComponentType.REPLICA,
+        component_name="_".join(name for name in (context.app_name, context.deployment) if name),
+        component_id=context.replica_id.unique_id,
+        logging_config=config if isinstance(config, LoggingConfig) else LoggingConfig(**config),
+    )

@@ -1,14 +1,18 @@
-"""Whether a decode replica can answer requests, and how well: what `/ready` says."""
+"""Whether a decode replica can answer requests, and how well; and all of them together: what `/ready` says."""
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from diptych.serving.peers import Peer, Peers
-from diptych.serving.proof import Proof
+from diptych.serving.proof import WORST_FIRST, Proof
 from diptych.serving.settings import Settings
 
 READY, DEGRADED, STARTING, DOWN, CONTRADICTED = "ready", "degraded", "starting", "down", "contradicted"
+REFUSING = (CONTRADICTED, DOWN)
+"""The states in which prompts are refused."""
+_NO_GOOD = (CONTRADICTED, STARTING, DOWN)
 _MISSED_PERIODS = 3
 
 
@@ -36,6 +40,11 @@ class Readiness:
         """Whether requests should be sent here."""
         return self.state in (READY, DEGRADED)
 
+    @property
+    def refuses(self) -> bool:
+        """Whether prompts that come here are refused."""
+        return self.state in REFUSING
+
     def to_json(self) -> dict[str, Any]:
         """As `/diptych/v1/status` shows it."""
         told = {"state": self.state, "why": self.why, "pairs": self.pairs}
@@ -56,6 +65,37 @@ def readiness_of(
     pairs = [_pair(peer, peers.generation, proof) for peer in peers] if peers else []
     state, why = _state(engine_problem, peers, settings, proof)
     return Readiness(state, why, pairs, proof.to_json() if proof else None)
+
+
+def together(told: Sequence[Mapping[str, Any]]) -> Readiness:
+    """The readiness of a service: `degraded` where some of its replicas take requests and others don't.
+
+    Args:
+        told: by each replica that faces clients: `Readiness.to_json()`, and its name as `replica`. At least one.
+    """
+    state, why = _state_together(told)
+    pairs = [{"decode_replica": one["replica"], **pair} for one in told for pair in one["pairs"]]
+    return Readiness(state, why, pairs, _transport_together(told))
+
+
+def _state_together(told: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    states = {one["state"] for one in told}
+    if states == {READY}:
+        return READY, None
+    some_take = states & {READY, DEGRADED}
+    state = DEGRADED if some_take else next(each for each in _NO_GOOD if each in states)
+    whys = {one["replica"]: one["why"] for one in told if one["why"]}
+    if len(whys) == len(told) and len(set(whys.values())) == 1:
+        return state, next(iter(whys.values()))
+    return state, "; ".join(f"replica {name}: {why}" for name, why in whys.items())
+
+
+def _transport_together(told: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    found = [one["transport"] for one in told if one.get("transport")]
+    if not found:
+        return None
+    worst = min(found, key=lambda each: WORST_FIRST.index(each["state"]))
+    return {**worst, "fallback": next((each["fallback"] for each in found if each["fallback"]), None)}
 
 
 def _state(

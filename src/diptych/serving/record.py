@@ -3,12 +3,15 @@
 import asyncio
 import time
 import uuid
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from diptych.serving.transfers import Transfer
 
+LOWEST_PRIORITY = 10**9
+"""Beyond what any key or header can say: what has it comes after every client."""
 PATHS = ("aggregated", "remote", "local-short", "local-busy", "local-no-prefill", "local-whole", "recovered")
 """Ways through the service, the most telling last: a request of several prompts is said to have gone that way."""
 
@@ -51,6 +54,7 @@ class Leg:
         queue_ms: of that, waiting in the prefill engine's queue, as that engine tells it.
         compute_ms: of that, computing.
         prefill_replica: which replica of prefill computed it.
+        kept_since: when its answer came, on `time.monotonic`'s clock: it keeps the KV cache for a lease from then on.
         transfer: its KV transfer.
         prompt_tokens: how many tokens its prompt has.
         uncached_here: how many of them decode would have had to compute when it was placed.
@@ -60,6 +64,9 @@ class Leg:
         kv_transfer_failed: whether a KV transfer for it failed or took too long.
         here_s: seconds of prefill that decode is expected to need for it.
         handed_at: when decode's engine got it, on `time.monotonic`'s clock; None before.
+        decode_queue_ms: from when decode's engine had it to its being scheduled, the wait for its KV transfer
+            included; None where the engine does not tell.
+        decode_compute_ms: from there to the first token: one step, or the whole prompt where decode computes it.
         first_token_at: when decode put out the first token, on the same clock.
         output_tokens: tokens that decode put out.
         finish_reason: why it put out no more, as the engine says; None while it goes on or when it was cut short.
@@ -72,6 +79,7 @@ class Leg:
     queue_ms: float | None = None
     compute_ms: float | None = None
     prefill_replica: str | None = None
+    kept_since: float | None = None
     transfer: Transfer | None = None
     prompt_tokens: int | None = None
     uncached_here: int | None = None
@@ -81,9 +89,17 @@ class Leg:
     kv_transfer_failed: bool = False
     here_s: float = 0.0
     handed_at: float | None = None
+    decode_queue_ms: float | None = None
+    decode_compute_ms: float | None = None
     first_token_at: float | None = None
     output_tokens: int = 0
     finish_reason: str | None = None
+
+    def begin_anew(self) -> None:
+        """Take another id, and forget what was seen of a way that failed."""
+        self.id = uuid.uuid4().hex
+        self.begun, self.kv_transfer_failed = False, False
+        self.transfer = self.cached_tokens = self.kept_since = None
 
 
 @dataclass
@@ -94,7 +110,7 @@ class Record:
         id: names the request in the log; a trace's spans carry it.
         route: the path of its URL.
         priority: of its API key, or lower (a greater number); an engine serves small numbers first.
-        prefill_wish: what the client asks of the placement: `remote`, `local` or nothing.
+        prefill_wish: what the client asks of the placement (`placement.Placement.decide`); None: nothing.
         only_peer: the one prefill replica that may compute it; None: any.
         began_at: when it came, on `time.monotonic`'s clock.
         refusal: why the service would not take it.
@@ -133,8 +149,8 @@ class Record:
         return {
             "path": self.path,
             "why": next((leg.why for leg in self.legs if leg.path == self.path), None),
-            "prefill_ms": _most(leg.prefill_ms for leg in self.legs),
-            "prefill_queue_ms": _most(leg.queue_ms for leg in self.legs),
+            "prefill_ms": most(leg.prefill_ms for leg in self.legs),
+            "prefill_queue_ms": most(leg.queue_ms for leg in self.legs),
             "prefill_replica": next((leg.prefill_replica for leg in self.legs if leg.prefill_replica), None),
             "decode_replica": self.decode_replica,
             "kv_transfer_ms": round(moved.seconds * 1e3, 3) if moved else None,
@@ -165,7 +181,8 @@ current: ContextVar[Record | None] = ContextVar("diptych_record", default=None)
 """The record of the client's request that is being answered, for the engine's calls made on its behalf."""
 
 
-def _most(values: Any) -> float | None:
+def most(values: Iterable[float | None]) -> float | None:
+    """The greatest of those that are known; None: none is."""
     return max((value for value in values if value is not None), default=None)
 
 

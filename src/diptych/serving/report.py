@@ -8,7 +8,6 @@ when to come back.
 import asyncio
 import json
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -16,7 +15,9 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from diptych.serving import journal, metrics, tracing
-from diptych.serving.errors import UNAVAILABLE, error_body
+from diptych.serving.bodies import RecordInStream, json_with_record
+from diptych.serving.errors import TIMED_OUT, UNAVAILABLE, error_body
+from diptych.serving.placement import RATHER_REMOTE
 from diptych.serving.record import Record, Refusal, current
 from diptych.serving.routes import route_path
 
@@ -30,8 +31,6 @@ PLACEMENT_HEADER = b"x-diptych-prefill"
 RETRY_AFTER_S = "10"
 _ENGINE_NEEDED = ("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/messages")
 _KEEP_ALIVE = b":"  # a comment, that the connection may not look idle
-_DONE = b"data: [DONE]"
-_DONE_LINE = re.compile(b"^" + re.escape(_DONE), re.MULTILINE)
 
 
 class ReportMiddleware:
@@ -68,9 +67,7 @@ class ReportMiddleware:
                 await self._app(scope, answer.listening(receive), answer.send)
         except Exception as error:
             if isinstance(error, TimeoutError) and timeout.expired():
-                record.refusal = Refusal(
-                    504, f"The answer took longer than {timeout_s:g} s.", "timeout_error"
-                )
+                record.refusal = Refusal(504, f"The answer took longer than {timeout_s:g} s.", TIMED_OUT)
                 record.abandon()
             if not await answer.end_for(error):
                 raise
@@ -78,15 +75,11 @@ class ReportMiddleware:
             current.reset(token)
 
     def _record(self, scope: Message, path: str) -> Record:
-        wish = _header(scope, PLACEMENT_HEADER).decode("latin-1")
-        key = scope.get("diptych.key")
-        # Prefill here burdens decode: that is for the placement to weigh, or for an operator to try.
-        may = wish == "remote" or (wish == "local" and key is not None and key.admin)
         return Record(
             decode_replica=self._server.replica_name,
             route=path,
             priority=scope.get("diptych.priority", 0),
-            prefill_wish=wish if may else None,
+            prefill_wish=_prefill_wish(scope),
         )
 
 
@@ -164,7 +157,7 @@ class _Answer:
             content = self._stream.pass_on(content, more)
             await self._begin()
         elif self._with_record:
-            content = _json_with_record(content, self._record)
+            content = json_with_record(content, self._record)
             await self._begin(len(content))
         else:
             await self._begin()
@@ -210,55 +203,6 @@ class _Answer:
         await self._send(_body_message(response.body))
 
 
-class RecordInStream:
-    """Puts the record into a stream of events: before `data: [DONE]`, or last where a stream ends without.
-
-    A stream may come in pieces of any size, and a model may write `data: [DONE]`, too; only a line that begins so is
-    the end.
-
-    Args:
-        record: to be told, as a chunk without choices, or as an event of its own in streams that have named ones.
-        told: whether that is done already, or not wanted.
-    """
-
-    def __init__(self, record: Record, *, told: bool) -> None:
-        self._record = record
-        self._told = told
-        self._held = b""  # begins a line that may become the last one
-        self._at_line_start = True
-
-    def pass_on(self, body: bytes, more: bool) -> bytes:
-        """What may go out now of all that has come, `body` being its newest piece."""
-        text, self._held = self._held + body, b""
-        if self._told:
-            return text
-        begins = 0 if self._at_line_start else text.find(b"\n") + 1 or len(text)
-        found = _DONE_LINE.search(text, begins)
-        if found:
-            return text[: found.start()] + self._chunk() + text[found.start() :]
-        if not more:
-            return text + self._event()
-        last_line = max(text.rfind(b"\n") + 1, begins)
-        if _DONE.startswith(text[last_line:]):
-            text, self._held = text[:last_line], text[last_line:]
-        if text:
-            self._at_line_start = text.endswith(b"\n")
-        return text
-
-    def _chunk(self) -> bytes:
-        first = next((leg.id for leg in self._record.legs), "")
-        return self._tell("", id=first, object="chat.completion.chunk", choices=[])
-
-    def _event(self) -> bytes:
-        return self._tell("event: diptych\n", type="diptych")
-
-    def _tell(self, kind: str, **fields: Any) -> bytes:
-        self._told = True
-        if not self._record.legs:  # a stream that no engine had a part in
-            return b""
-        return f"{kind}data: {json.dumps({**fields, 'diptych': self._record.to_json()})}\n\n".encode()
-
-
 async def engine_died(server: Any) -> bool:
     """Whether the engine is dead, or found dead within two seconds."""
     for _ in range(20):
@@ -293,6 +237,16 @@ def _last_words(refusal: Refusal | None, *, died: bool) -> bytes:
     return b"event: error\ndata: " + json.dumps({"type": "error", **error}).encode() + b"\n\n"
 
 
+def _prefill_wish(scope: Message) -> str | None:
+    """What the request may ask of the placement, which weighs what burdens whom: only an operator may insist."""
+    wish, key = _header(scope, PLACEMENT_HEADER), scope.get("diptych.key")
+    if wish not in (b"remote", b"local"):
+        return None
+    if key is not None and key.admin:
+        return wish.decode()
+    return RATHER_REMOTE if wish == b"remote" else None
+
+
 def _body_message(body: bytes, more: bool = False) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
@@ -303,13 +257,3 @@ def _headers(message: Message) -> dict[str, str]:
 
 def _header(message: Message, wanted: bytes) -> bytes:
     return next((value for name, value in message.get("headers", ()) if name.lower() == wanted), b"")
-
-
-def _json_with_record(body: bytes, record: Record) -> bytes:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        return body
-    if not isinstance(content, dict) or content.get("error") or not record.legs:
-        return body
-    return json.dumps({**content, "diptych": record.to_json()}, ensure_ascii=False).encode()

@@ -16,6 +16,7 @@ from diptych.serving.ray_llm import PowerOfTwoChoicesRequestRouter
 
 _RETRY_AFTER_S = 5
 _AGAIN_AFTER_S = 0.05
+_LOOK_EVERY_S = 0.5
 
 
 class NoReplica(BackPressureError):  # noqa: N818 - what the client is told, no mishap
@@ -35,6 +36,9 @@ class FacingRouter(PowerOfTwoChoicesRequestRouter):
 
     Serve's own has a request wait for a replica however long that takes to start, which is minutes for a large model.
     Before Serve has told of any replica a request waits here too.
+
+    And replicas that refuse prompts, as Serve tells from their `record_routing_stats`, are left out while there are
+    others: refusing, they have the shortest queues, by which Serve chooses.
     """
 
     _knows = False
@@ -49,6 +53,17 @@ class FacingRouter(PowerOfTwoChoicesRequestRouter):
         """Take a replica out, before Serve tells."""
         super().on_replica_actor_died(replica_id)
         self._refuse_waiting()
+
+    async def choose_replicas(
+        self, candidate_replicas: list[Any], pending_request: Any = None
+    ) -> list[list[Any]]:
+        """Replicas to try, the best group first."""
+        groups: list[list[Any]] = await super().choose_replicas(candidate_replicas, pending_request)
+        taking = [each for each in candidate_replicas if not each.routing_stats.get("refuses")]
+        if not taking or len(taking) == len(candidate_replicas):
+            return groups
+        kept = [[each for each in group if each in taking] for group in groups]
+        return [group for group in kept if group] or [random.sample(taking, min(2, len(taking)))]
 
     async def _choose_replica_for_request(self, pending_request: Any, *, is_retry: bool = False) -> Any:
         if self._knows and not self.curr_replicas:
@@ -70,6 +85,8 @@ class FacingRouter(PowerOfTwoChoicesRequestRouter):
 class ChosenReplicaRouter(RequestRouter):
     """Takes the replica that a call asks for while Serve knows it, else any; a call may insist (`only`).
 
+    With no replica up a call is refused, but one that `waits` for one: what waits has Serve start one, where it scales.
+
     Serve's own routing tasks are left out: with a router that matches calls one by one, Ray 2.58's spin for seconds, in
     which nothing else of the caller runs, and lose a call now and then.
     """
@@ -86,9 +103,10 @@ class ChosenReplicaRouter(RequestRouter):
     async def _choose_replica_for_request(self, pending_request: Any, *, is_retry: bool = False) -> Any:
         if is_retry:  # the one before had no room, or is gone
             await asyncio.sleep(_AGAIN_AFTER_S)
-        groups = await self.choose_replicas(list(self.curr_replicas.values()), pending_request)
-        if not groups:
-            raise NoReplica
+        while not (groups := await self.choose_replicas([*self.curr_replicas.values()], pending_request)):
+            if not _asked(pending_request).get("waits"):
+                raise NoReplica
+            await asyncio.sleep(_LOOK_EVERY_S)
         return random.choice(groups[0])
 
 

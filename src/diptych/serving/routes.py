@@ -19,7 +19,15 @@ ENGINE_ROUTES = (
     "/version",
     "/metrics",
 )
-OWN_ROUTES = ("/health", "/ready", "/diptych/v1/status", "/diptych/v1/canary", "/diptych/v1/probe")
+OWN_ROUTES = (
+    "/health",
+    "/ready",
+    "/diptych/v1/status",
+    "/diptych/v1/canary",
+    "/diptych/v1/probe",
+    "/diptych/v1/nccl",
+    "/diptych/v1/requests",
+)
 OTHER = "other"
 
 _BLANKS = {"{response_id}": "[^/]+", "{model:path}": ".+"}

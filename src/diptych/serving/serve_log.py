@@ -8,9 +8,7 @@ import logging
 from logging.handlers import MemoryHandler
 from typing import Any
 
-from ray.serve._private.common import ServeComponentType
-from ray.serve._private.logging_utils import configure_component_logger
-from ray.serve.schema import LoggingConfig
+from diptych.serving.ray_llm import set_up_replica_log
 
 _serve_logger = logging.getLogger("ray.serve")
 
@@ -26,18 +24,8 @@ def reopen_serve_log(context: Any) -> None:
     ]
     if not closed:
         return
-    configure_component_logger(
-        component_type=ServeComponentType.REPLICA,
-        component_name="_".join(name for name in (context.app_name, context.deployment) if name),
-        component_id=context.replica_id.unique_id,
-        logging_config=_logging_config(context),
-    )
+    set_up_replica_log(context)
     for handler in closed:
         for record in handler.buffer:
             _serve_logger.handle(record)
         handler.buffer.clear()
-
-
-def _logging_config(context: Any) -> LoggingConfig:
-    config = context._deployment_config.logging_config or {}
-    return config if isinstance(config, LoggingConfig) else LoggingConfig(**config)

@@ -36,8 +36,9 @@ class Settings:
         prefill: where prefill runs: `auto` (where it costs less), `always` on a prefill replica, `never` there, or
             the number of uncached tokens from which on it runs there.
         local_prefill_share: most of a decode replica's time that prefill may take there in `auto`, from 0 to 1.
-        recovery_backlog_s: seconds of prefill that a decode replica takes on at most when prefill fails.
-        prefill_deadline_s: seconds beyond what is expected after which a prefill leg has failed.
+        recovery_backlog_s: seconds of prefill that a decode replica takes on at most when prefill or its KV transfer
+            fails.
+        prefill_deadline_s: seconds beyond four times what is expected after which a prefill leg has failed.
         kv_transfer_deadline_s: seconds after which a KV transfer has failed.
         canary_period_s: seconds after which a pair of replicas without a KV transfer is tried; 0: never.
     """
@@ -73,8 +74,9 @@ def settings_of(given: Mapping[str, Any] | None) -> Settings:
 def within_lease(settings: Settings, lease_s: float) -> Settings:
     """The settings, with a KV transfer that fails before prefill may give away what is still being fetched.
 
-    Decode's heartbeats extend a lease, each by two thirds of it and six in a lease; nobody tells decode whether they
-    arrive. So a fetch that took more than half a lease may have read what another prompt wrote.
+    Decode's heartbeats extend a lease, each by two thirds of it and six in a lease, so that half of it is left when a
+    fetch begins. Nobody tells decode whether later ones arrive: a fetch that took more than half a lease may have read
+    what another prompt wrote. `arrival` has the whole of it.
 
     >>> within_lease(Settings(kv_transfer_deadline_s=30), lease_s=20).kv_transfer_deadline_s
     10.0

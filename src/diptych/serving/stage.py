@@ -2,10 +2,11 @@
 
     python -m diptych.serving.stage Qwen/Qwen3-8B --revision main --into /models/Qwen--Qwen3-8B/main
     python -m diptych.serving.stage s3://bucket/folder --into /models/s3--bucket--folder
+    python -m diptych.serving.stage Qwen/Qwen3-8B --check
 
 The folder lies on the node and outlives the pod. Pods on one node take turns by a lock beside it; a marker in it names
 all files and their sizes, so that the next pod sees at once that all are there. What was fetched before an interruption
-is not fetched again.
+is not fetched again. `--check` only asks whether the files may be read, by reading one of them.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +34,7 @@ _ROOM_TO_SPARE = 2**30
 
 # Beside safetensors, the same weights in other formats, which the engine does not load.
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "original/*")
+_NO_RIGHTS = ("AccessDenied", "NoSuchBucket", "Unable to locate credentials", "(403)")
 _NEVER = ("*.md", ".gitattributes", "*.png", "*.jpg", "*.pdf")
 
 Fetch = Callable[[str, str | None, Path], dict[str, Any]]
@@ -69,6 +72,18 @@ def stage(source: str, revision: str | None, folder: Path, *, pause_s: float = F
         (folder / MARKER).write_text(json.dumps(marker, indent=1))
         _say(f"{source} is in {folder}: {_rate(sum(files.values()), time.monotonic() - started)}")
     return True
+
+
+def check(source: str, revision: str | None) -> None:
+    """Read the model's config.json, by the same way and with the same rights as staging would.
+
+    Raises:
+        StagingError: there is no such model, or no right to it; or it could not be asked for `ATTEMPTS` times.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        look = _look_into_bucket if source.startswith("s3://") else _look_into_hub
+        _with_patience(look, source, revision, Path(folder), FIRST_PAUSE_S)
+    _say(f"{source} can be read")
 
 
 def is_complete(folder: Path, source: str, revision: str | None) -> bool:
@@ -122,19 +137,9 @@ def _from_hub(source: str, revision: str | None, folder: Path) -> dict[str, Any]
     """Fetch the snapshot of one commit, so that a branch that moves meanwhile does no harm."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-    try:
+    with _hub_refusals(source, revision):
         info = HfApi().model_info(source, revision=revision, files_metadata=True)
-    except GatedRepoError as error:
-        raise StagingError(
-            f"{source} is gated: accept its terms on its page and set model.token_*"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise StagingError(f"{source} has no revision {revision}: correct model.revision") from error
-    except RepositoryNotFoundError as error:
-        do = "correct model.source, or set model.token_* if it is private"
-        raise StagingError(f"the hub has no model {source} for us: {do}") from error
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     ignored = _ignored({*sizes})
     wanted = {name: size for name, size in sizes.items() if not _matches(name, ignored)}
@@ -144,6 +149,42 @@ def _from_hub(source: str, revision: str | None, folder: Path) -> dict[str, Any]
     _check_room(folder, sum(wanted.values()))
     snapshot_download(source, revision=info.sha, local_dir=folder, ignore_patterns=ignored)
     return {"commit": info.sha}
+
+
+def _look_into_hub(source: str, revision: str | None, folder: Path) -> dict[str, Any]:
+    """Fetch one file: what a gated model is like may be told to everybody, and its files to nobody."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from huggingface_hub import HfApi, hf_hub_download
+
+    with _hub_refusals(source, revision):
+        info = HfApi().model_info(source, revision=revision)
+        hf_hub_download(source, "config.json", revision=info.sha, local_dir=folder)
+    return {}
+
+
+@contextlib.contextmanager
+def _hub_refusals(source: str, revision: str | None) -> Iterator[None]:
+    """Refusals of the hub in our words."""
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except GatedRepoError as error:
+        raise StagingError(
+            f"{source} is gated: accept its terms on its page and set model.token_*"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise StagingError(f"{source} has no revision {revision}: correct model.revision") from error
+    except EntryNotFoundError as error:
+        raise StagingError(f"{source} has no config.json: name the folder of a whole checkpoint") from error
+    except RepositoryNotFoundError as error:
+        do = "correct model.source, or set model.token_* if it is private"
+        raise StagingError(f"the hub has no model {source} for us: {do}") from error
 
 
 def _ignored(names: set[str]) -> list[str]:
@@ -158,27 +199,41 @@ def _ignored(names: set[str]) -> list[str]:
 
 def _from_bucket(source: str, _: str | None, folder: Path) -> dict[str, Any]:
     """Fetch with AWS's own command, which the image has; files that are there already are left out."""
-    command = [
-        "aws",
-        "s3",
-        "sync",
-        source.rstrip("/") + "/",
-        str(folder),
-        "--no-progress",
-        "--only-show-errors",
-    ]
+    _aws(source, "sync", source.rstrip("/") + "/", str(folder), "--no-progress", "--only-show-errors")
+    return {}
+
+
+def _look_into_bucket(source: str, _: str | None, folder: Path) -> dict[str, Any]:
+    """List the folder and fetch one file: each takes a right of its own."""
+    base = source.rstrip("/")
+    _aws(source, "ls", f"{base}/")
+    _aws(source, "cp", f"{base}/config.json", str(folder), "--only-show-errors")
+    return {}
+
+
+def _aws(source: str, *arguments: str) -> None:
     try:
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            ["aws", "s3", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     except FileNotFoundError:
         raise StagingError(
             "the image has no `aws` command: add awscli to image.packages, or set staging.enabled: false"
         ) from None
-    if done.returncode:
-        said = done.stderr.strip()[-500:]
-        if any(word in said for word in ("AccessDenied", "NoSuchBucket", "Unable to locate credentials")):
-            raise StagingError(f"{source} can't be read with the rights of this pod: {said}")
-        raise RuntimeError(said or f"aws ended with {done.returncode}")
-    return {}
+    if not done.returncode:
+        return
+    said = done.stderr.strip()[-500:]
+    if any(word in said for word in _NO_RIGHTS):
+        raise StagingError(f"{source} can't be read with the rights of this pod: {said}")
+    if arguments[0] != "sync" and (
+        not said or "404" in said
+    ):  # `aws s3 ls` says nothing of what is not there
+        raise StagingError(f"{source} has no config.json: name the folder of a whole checkpoint")
+    raise RuntimeError(said or f"aws ended with {done.returncode}")
 
 
 def _check_room(folder: Path, size: int) -> None:
@@ -242,14 +297,19 @@ def _say(text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; 0 when the model is there."""
+    """The command; 0 when the model is there, or can be read."""
     parser = argparse.ArgumentParser(prog="diptych.serving.stage", description=__doc__)
     parser.add_argument("source")
     parser.add_argument("--revision")
-    parser.add_argument("--into", required=True, type=Path)
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--into", type=Path)
+    task.add_argument("--check", action="store_true")
     asked = parser.parse_args(arguments)
     try:
-        stage(asked.source, asked.revision, asked.into)
+        if asked.check:
+            check(asked.source, asked.revision)
+        else:
+            stage(asked.source, asked.revision, asked.into)
     except (StagingError, OSError) as error:
         print(f"stage: {error}", file=sys.stderr, flush=True)
         return 1

@@ -56,6 +56,15 @@ def is_on_one_host(pair: Mapping[str, Any]) -> bool:
     return hosts[0] is not None and hosts[0] == hosts[1]
 
 
+def went_away(pair: Mapping[str, Any]) -> str | None:
+    """The replica whose engine was there before the prompts and not after them, or is another one; None: none."""
+    for side in ("prefill", "decode"):
+        first, last = (look(pair, when, side).get("engine_pid") for when in ("before", "after"))
+        if first is not None and first != last:
+            return f"{side} replica {look(pair, 'before', side).get('replica')}"
+    return None
+
+
 def look(pair: Mapping[str, Any], when: str, side: str) -> Mapping[str, Any]:
     """One side's signals `before` or `after`; empty where there are none."""
     signals = (pair.get(when) or {}).get(side)

@@ -3,7 +3,7 @@
 import re
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TAG = "diptych."
 # vLLM wraps the id we give a request ("chatcmpl-...-<tag><id>", and more in later versions): it is found again.
@@ -29,6 +29,7 @@ class Entry:
 
     Args:
         began_at: when its engine began to fetch, on `time.monotonic`'s clock; None before.
+        renewed_at: when its engine sent heartbeats, which prolong prefill's lease, on the same clock.
         transfer: what crossed so far; None while nothing has.
         failed: whether a part of it failed.
         workers: of its engine (tensor-parallel ranks), how many fetch.
@@ -36,6 +37,7 @@ class Entry:
     """
 
     began_at: float | None = None
+    renewed_at: list[float] = field(default_factory=list)
     transfer: Transfer | None = None
     failed: bool = False
     workers: int = 0
@@ -63,6 +65,12 @@ class Ledger:
         if entry is not None:
             entry.began_at = entry.began_at or time.monotonic()
             entry.workers += 1
+
+    def renew(self, engine_request_id: str, seconds_ago: float) -> None:
+        """Record that a worker sent a heartbeat for a request, under the name that prefill's engine has for it."""
+        entry = self._entry(engine_request_id)
+        if entry is not None:
+            entry.renewed_at.append(time.monotonic() - seconds_ago)
 
     def end(self, engine_request_id: str) -> None:
         """Record that a worker has all that it fetches."""

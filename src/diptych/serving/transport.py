@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from diptych.serving import traffic
-from diptych.serving.evidence import AGREES, CONTRADICTS, SIDES, Evidence, Signal, Wanted, said_bytes, signals
+from diptych.serving.asked import Wanted
+from diptych.serving.evidence import AGREES, CONTRADICTS, SIDES, Evidence, Signal, said_bytes, signals
 
 __all__ = ["CONTRADICTED", "NOT_ASKED", "PROVEN", "UNPROVEN", "Evidence", "State", "Verdict", "judge"]
 
@@ -34,12 +35,14 @@ class Verdict:
         says: one sentence that names what was asked for and what is in use.
         in_use: "LIBFABRIC over efa", "UCX over tcp", …
         evidence: every signal.
+        slower: those that say why what is in use is slower than it should be, and say nothing against it.
     """
 
     state: State
     says: str
     in_use: str
     evidence: tuple[Evidence, ...]
+    slower: tuple[Evidence, ...] = ()
 
 
 def judge(asked: Mapping[str, Any], pair: Mapping[str, Any]) -> Verdict:
@@ -55,7 +58,8 @@ def judge(asked: Mapping[str, Any], pair: Mapping[str, Any]) -> Verdict:
     in_use = _in_use(pair)
     state = _state(wanted, told)
     says = _says(wanted, state, in_use, told, pair)
-    return Verdict(state, says, in_use, tuple(signal.evidence for signal in told))
+    slower = tuple(signal.evidence for signal in told if signal.slows)
+    return Verdict(state, says, in_use, tuple(signal.evidence for signal in told), slower)
 
 
 def _state(wanted: Wanted, signals: tuple[Signal, ...]) -> State:

@@ -15,6 +15,7 @@ from diptych.serving import tracing
 from diptych.serving.admission import Bound, Room
 from diptych.serving.inside import Inside
 from diptych.serving.legs import decode_params, is_beam_step, prompt_length
+from diptych.serving.outputs import computed_s, milliseconds, queued_s
 from diptych.serving.record import Leg, Record, Refused, current
 from diptych.serving.settings import Settings
 from diptych.serving.transfers import TAG
@@ -114,7 +115,9 @@ class Whole:
             async with contextlib.aclosing(outputs):
                 output = await self._first(outputs, request_id, leg, place)
                 leg.begun = True
-                leg.first_token_at = leg.handed_at + _first_token_s(output.metrics, leg.handed_at)
+                leg.first_token_at = _first_token_at(output.metrics)
+                leg.decode_queue_ms = milliseconds(queued_s(output.metrics))
+                leg.decode_compute_ms = milliseconds(computed_s(output.metrics))
                 self._note(leg, output)
                 yield output
                 async for output in outputs:
@@ -145,7 +148,9 @@ class Whole:
             leg.prompt_tokens = len(output.prompt_token_ids or ())
 
 
-def _first_token_s(metrics: Any, handed_at: float) -> float:
-    """Seconds until the first token; an answer that came as a whole tells it."""
-    told = getattr(metrics, "first_token_latency", 0.0)
-    return float(told) or time.monotonic() - handed_at
+def _first_token_at(metrics: Any) -> float:
+    """When the engine put out the first token, by this machine's monotonic clock, which the engine's process shares.
+
+    Not the engine's `first_token_latency`: it counts from when the request came, prefill elsewhere included.
+    """
+    return float(getattr(metrics, "first_token_ts", 0.0)) or time.monotonic()

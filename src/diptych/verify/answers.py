@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from diptych.serving.comparison import compare
 from diptych.serving.transport import Evidence
 from diptych.verify import canary
 from diptych.verify.asking import Asking, Way
@@ -133,7 +134,7 @@ def _compared(what: str, first: Mapping[str, Any], second: Mapping[str, Any]) ->
         if must_cross and not record.get("kv_transfer_bytes"):
             yield FAILS, Evidence(f"{what}, {way}", "no KV cache crossed", "contradicts")
             return
-    difference = canary.compare(canary.tokens_of(first), canary.tokens_of(second))
+    difference = compare(canary.tokens_of(first), canary.tokens_of(second))
     if difference.is_right:
         yield HOLDS, Evidence(what, difference.text, "agrees")
     else:

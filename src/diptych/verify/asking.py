@@ -13,9 +13,13 @@ CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 120.0
 STATUS_TIMEOUT_S = 15.0
 PROBE_TIMEOUT_S = 300.0
-"""Every pair of replicas in turn, each with prompts that prefill has to compute."""
+"""For each pair of replicas, one after the other; the service itself gives one up well before (`serving.probe`)."""
+
+NCCL_TIMEOUT_S = 240.0
+"""Its deadline there is 120 s; before it nodes are asked what they have."""
 
 PROBE = "/diptych/v1/probe"
+NCCL = "/diptych/v1/nccl"
 STATUS = "/diptych/v1/status"
 Way = Literal["remote", "local"]
 
@@ -25,11 +29,15 @@ class Asking:
 
     Args:
         endpoint: with a file that holds an admin key.
+
+    Attributes:
+        sent: prompts that were sent so far, those of the probe included.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._key = endpoint.read_key()
+        self.sent = 0
         self._client = open_client(
             endpoint, self._key, httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         )
@@ -49,20 +57,33 @@ class Asking:
             raise failures.unintelligible(self.endpoint, f"{STATUS} without phases")
         return told
 
-    def probe(self, tokens: Sequence[int], repeat: int = 1) -> dict[str, Any]:
+    def probe(self, tokens: Sequence[int], repeat: int = 1, pairs: int = 1) -> dict[str, Any]:
         """Have every pair of replicas carry prompts of our own; the answer's shape is in docs/json.md.
 
         Args:
             tokens: sizes of the prompts.
             repeat: how often each goes through each pair.
+            pairs: how many there may be.
 
         Raises:
             EndpointError: as for `phases`.
         """
         body = {"tokens": list(tokens), "repeat": repeat}
-        told = self._asked("POST", PROBE, body, timeout_s=PROBE_TIMEOUT_S)
+        told = self._asked("POST", PROBE, body, timeout_s=PROBE_TIMEOUT_S * max(1, pairs))
         if not isinstance(told.get("pairs"), list):
             raise failures.unintelligible(self.endpoint, f"{PROBE} without pairs")
+        self.sent += sum(len(pair.get("transfers") or ()) for pair in told["pairs"])
+        return told
+
+    def nccl(self) -> dict[str, Any]:
+        """Have NCCL's all-reduce measured over the nodes; the answer's shape is in docs/json.md.
+
+        Raises:
+            EndpointError: as for `phases`; or another such run is under way.
+        """
+        told = self._asked("POST", NCCL, timeout_s=NCCL_TIMEOUT_S)
+        if "skipped" not in told and not isinstance(told.get("output"), str):
+            raise failures.unintelligible(self.endpoint, f"{NCCL} without output")
         return told
 
     def complete(self, path: str, body: Mapping[str, Any], way: Way | None) -> dict[str, Any]:
@@ -76,6 +97,7 @@ class Asking:
         Raises:
             EndpointError: as for `phases`.
         """
+        self.sent += 1
         headers = {"x-diptych-timing": "include"} | ({"x-diptych-prefill": way} if way else {})
         return self._asked("POST", path, {"model": self.endpoint.model, **body}, headers=headers)
 
@@ -116,9 +138,10 @@ class Asking:
 
     def _refused(self, response: httpx.Response, path: str) -> EndpointError:
         url = self.endpoint.url
-        if response.status_code in (404, 405) and path == PROBE:
+        if response.status_code in (404, 405) and path in (PROBE, NCCL):
+            what = "be probed" if path == PROBE else "measure NCCL"
             return EndpointError(
-                f"The endpoint at {url} can't be probed: it runs a version of Diptych without {PROBE}.",
+                f"The endpoint at {url} can't {what}: it runs a version of Diptych without {path}.",
                 "Take it down and up again with this version.",
             )
         if response.status_code in (404, 405) and path == STATUS:

@@ -1,16 +1,13 @@
 """What comes of a proof, and of all of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
+from diptych.serving.outcome import FAILS, HOLDS, SKIPPED, WARNS, State, worst
 from diptych.serving.transport import Evidence
 
-State = Literal["holds", "warns", "fails", "skipped"]
-HOLDS: State = "holds"
-WARNS: State = "warns"
-FAILS: State = "fails"
-SKIPPED: State = "skipped"
+__all__ = ["FAILS", "HOLDS", "NAMES", "SKIPPED", "WARNS", "Proof", "Report", "State", "worst"]
 
 NAMES = ("split", "transport", "speed", "answers", "idle")
 """The proofs, in their order."""
@@ -91,13 +88,3 @@ class Report:
             "versions": dict(self.versions),
             "proofs": [proof.to_json() for proof in self.proofs],
         }
-
-
-def worst(states: Iterable[State]) -> State:
-    """The worst of some states; `holds` for none.
-
-    >>> worst(["holds", "fails", "warns"])
-    'fails'
-    """
-    order: tuple[State, ...] = (HOLDS, SKIPPED, WARNS, FAILS)
-    return max(states, key=order.index, default=HOLDS)

@@ -1,11 +1,12 @@
 """All proofs in their order, one by one: once, or again and again while somebody watches."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from diptych.endpoint import Endpoint
-from diptych.verify import answers, idle, speed, split, transport
+from diptych.verify import answers, idle, nccl, speed, split, transport
 from diptych.verify.asking import Asking
 from diptych.verify.proof import HOLDS, SKIPPED, Proof, Report
 
@@ -26,13 +27,17 @@ class Verification:
     Args:
         endpoint: with a file that holds an admin key.
         allow_fallback: whether another transport than the one asked for is to be put up with.
+        network: measure NCCL over the nodes as well, and hold it against this; None: don't.
 
     Raises:
         EndpointError: the key file can't be read.
     """
 
-    def __init__(self, endpoint: Endpoint, *, allow_fallback: bool = False) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, allow_fallback: bool = False, network: nccl.Link | None = None
+    ) -> None:
         self._asking = Asking(endpoint)
+        self._network = network
         self._allow_fallback = allow_fallback
         self._told: Mapping[str, Any] = {}
         self._first_usage: dict[tuple[Any, Any], float] = {}
@@ -69,33 +74,41 @@ class Verification:
         return Report(endpoint.url, endpoint.model, self._topology, versions, tuple(self._proofs))
 
     def _plan(self, light: bool) -> list[tuple[str, Callable[[], Proof]]]:
+        sent = self._asking.sent
         before = self._as_at_first(self._asking.phases())
         if "aggregated" in before:
             self._topology = "aggregated"
             return [
                 ("split", lambda: Proof("split", SKIPPED, _AGGREGATED)),
                 ("transport", lambda: Proof("transport", SKIPPED, _AGGREGATED)),
-                ("speed", lambda: Proof("speed", SKIPPED, _AGGREGATED)),
+                ("speed", lambda: self._with_nccl(Proof("speed", SKIPPED, _AGGREGATED), light)),
                 ("answers", lambda: answers.prove_repeated(self._asking, _BLOCK_TOKENS, _LONG_TOKENS)),
-                ("idle", lambda: idle.prove(self._asking, before)),
+                ("idle", lambda: idle.prove(self._asking, before, self._asking.sent - sent)),
             ]
         return [
             ("split", lambda: self._split(before, light)),
             ("transport", lambda: transport.prove(self._told, allow_fallback=self._allow_fallback)),
-            ("speed", lambda: speed.prove(self._told)),
+            ("speed", lambda: self._with_nccl(speed.prove(self._told), light)),
             ("answers", lambda: self._answers(light)),
-            ("idle", lambda: idle.prove(self._asking, before)),
+            ("idle", lambda: idle.prove(self._asking, before, self._asking.sent - sent)),
         ]
 
     def _split(self, phases: idle.Phases, light: bool) -> Proof:
+        pairs = math.prod(len(replicas) for replicas in phases.values())
         if light and self._told:
-            self._told = self._asking.probe([max(self._block_tokens + 1, _LIGHT_TOKENS)])
+            self._told = self._asking.probe([max(self._block_tokens + 1, _LIGHT_TOKENS)], pairs=pairs)
             return split.prove(self._told)
         # The first prompt tells the size of a block; engines that never met exchange where their memory lies.
-        self._told = self._asking.probe([_LIGHT_TOKENS if light else _FIRST_TOKENS])
+        self._told = self._asking.probe([_LIGHT_TOKENS if light else _FIRST_TOKENS], pairs=pairs)
         if not light and any(one.get("ok") for pair in self._told["pairs"] for one in pair["transfers"]):
-            self._told = self._asking.probe(self._sizes(phases))
+            self._told = self._asking.probe(self._sizes(phases), pairs=pairs)
         return split.prove(self._told)
+
+    def _with_nccl(self, proof: Proof, light: bool) -> Proof:
+        """The proof of speed, with NCCL's all-reduce beside it where that is wanted; never in a light round."""
+        if self._network is None or light:
+            return proof
+        return nccl.joined(proof, nccl.judge(self._asking.nccl(), self._network))
 
     def _sizes(self, phases: idle.Phases) -> list[int]:
         """Below, at and above a block, and long ones, as far as they fit."""

@@ -221,7 +221,7 @@ def test_bundles_follow_from_the_parallel_sizes_and_are_remarked_on_where_they_d
 @pytest.mark.parametrize(
     ("fields", "where", "words"),
     [
-        ({"lora_config": {"a": 1}}, "llm_configs.lora_config", "Diptych serves no LoRA adapters"),
+        ({"lora_config": {"a": 1}}, "llm_configs.lora_config", "Diptych loads no LoRA adapters"),
         (
             {"runtime_env": {"env_vars": {"HF_TOKEN": "hf_secret"}}},
             "llm_configs.runtime_env.env_vars.HF_TOKEN",

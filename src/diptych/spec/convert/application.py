@@ -39,7 +39,10 @@ _DEPLOYMENT_LEFT: Mapping[str, Reason] = {
     "graceful_shutdown_timeout_s": _BY_DIPTYCH,
 }
 _ENGINE_LEFT: Mapping[str, Reason] = {
-    "lora_config": ("Diptych serves no LoRA adapters", "serve them elsewhere"),
+    "lora_config": (
+        "Diptych loads no LoRA adapters from a bucket",
+        "put them into the image, and name them in engine_kwargs: enable_lora, lora_modules",
+    ),
     "log_engine_metrics": ("Diptych collects the engines' metrics anyway", ""),
     "callback_config": ("Diptych has callbacks of its own", "put what yours do into the image"),
     "resources_per_bundle": ("Ray has it no longer; it follows from the parallel sizes", ""),
