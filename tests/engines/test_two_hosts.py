@@ -145,6 +145,12 @@ def cut(hosts: TwoHosts) -> Iterator[None]:
         hosts.network.mend("prefill")
 
 
+ANSWERED_HERE = (
+    "The answers differ: 1 token, remote: path recovered: the KV transfer failed.",
+    "The answers differ: 1 token, remote: path local-no-prefill: no prefill replica is ready.",
+)
+
+
 def test_a_side_channel_that_decode_cannot_reach_fails_the_split(hosts: TwoHosts) -> None:
     """Its own loopback address, vLLM's default: prefill listens there, and decode finds nobody at its own."""
     with hosts.link.moving_new_engines(UNREACHABLE_FROM_OUTSIDE, FREE_PORT):
@@ -164,9 +170,7 @@ def test_a_side_channel_that_decode_cannot_reach_fails_the_split(hosts: TwoHosts
             "transfer failed)."
         )
         assert "handshake_failed" in seen(proofs["transport"])["log of decode, handshake-failed"][1]
-        assert proofs["answers"].says == (
-            "The answers differ: 1 token, remote: path recovered: the KV transfer failed."
-        )
+        assert proofs["answers"].says in ANSWERED_HERE  # which, depends on how long ago the pair was put aside
         prompt = letter("no side channel", 40)
         reply = fetch(hosts, prompt, streamed=False)
         assert reply.status == 200
