@@ -21,6 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import Nix
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats, NixlPromMetrics
 
+from diptych.serving.first_token import MARK
 from diptych.serving.progress import wait_instead_of_spinning
 from diptych.serving.transfers import ledger
 
@@ -122,6 +123,16 @@ class RecordingWorker(NixlPullConnectorWorker):
         return done
 
 
+class FetchingScheduler(NixlPullConnectorScheduler):
+    """The scheduler's side: of a prompt that ends with prefill's first token, what comes before that is fetched."""
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        count, in_background = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        if count and (request.kv_transfer_params or {}).get(MARK):
+            count -= 1
+        return count, in_background and count > 0
+
+
 class LedgerMetrics(NixlPromMetrics):
     """The front end's side: fills the ledger, then counts as vLLM does.
 
@@ -147,16 +158,14 @@ class LedgerMetrics(NixlPromMetrics):
 
 
 class NixlConnector(NixlPullConnector):
-    """vLLM's pull connector with `RecordingWorker` as its worker."""
+    """vLLM's pull connector with `FetchingScheduler` and `RecordingWorker` as its two sides."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
         self.connector_scheduler = None
         self.connector_worker = None
         if role == KVConnectorRole.SCHEDULER:
-            self.connector_scheduler = NixlPullConnectorScheduler(
-                vllm_config, self.engine_id, kv_cache_config
-            )
+            self.connector_scheduler = FetchingScheduler(vllm_config, self.engine_id, kv_cache_config)
         else:
             self.connector_worker = RecordingWorker(vllm_config, self.engine_id, kv_cache_config)
 

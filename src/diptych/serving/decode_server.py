@@ -13,6 +13,7 @@ from diptych.serving.background import keep_going
 from diptych.serving.canary import Canary
 from diptych.serving.engine import DecodeEngine, fetches_by_groups, lease_s, room_of
 from diptych.serving.facing import Facing
+from diptych.serving.first_token import FirstTokens, draws_alike
 from diptych.serving.orchestrate import Orchestrator
 from diptych.serving.peers import Peers
 from diptych.serving.prefix import CacheFollower, follow
@@ -78,6 +79,7 @@ class DecodeServer(Facing, PDDecodeServer):
             cached=cached,
             own_salt=fetches_by_groups(client),
             lease_s=lease_s(client),
+            first_tokens=self._first_tokens(client),
         )
         self.canary = Canary(self.runner, self.settings.canary_period_s)
         await self.canary.measure_here(client)
@@ -92,6 +94,10 @@ class DecodeServer(Facing, PDDecodeServer):
             application=serve.get_replica_context().app_name,
             model=self._llm_config.model_id,
         )
+
+    def _first_tokens(self, client: Any) -> FirstTokens | None:
+        may = self.settings.first_token == "prefill" and draws_alike(client.vllm_config)
+        return FirstTokens(client) if may and not fetches_by_groups(client) else None
 
     async def _prefill_while_alive(self) -> list[dict[str, Any]]:
         if self.engine_problem:

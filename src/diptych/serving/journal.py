@@ -74,6 +74,7 @@ def entry(record: Record, status: int, seconds: float) -> dict[str, Any]:
         "kv_transfer_failed": any(leg.kv_transfer_failed for leg in record.legs),
         "decode_queue_ms": most(leg.decode_queue_ms for leg in record.legs),
         "decode_compute_ms": most(leg.decode_compute_ms for leg in record.legs),
+        "first_token_from": told["first_token_from"],
         "ttft_ms": milliseconds(first_token_s(record)),
         "total_ms": milliseconds(seconds),
         "priority": record.priority,
@@ -82,7 +83,7 @@ def entry(record: Record, status: int, seconds: float) -> dict[str, Any]:
 
 
 def first_token_s(record: Record) -> float | None:
-    """Seconds from the request to the first token that decode put out for it; None where it put out none."""
+    """Seconds from the request to its first token, prefill's or decode's; None where there was none."""
     times = [leg.first_token_at for leg in record.legs if leg.first_token_at is not None]
     return max(0.0, min(times) - record.began_at) if times else None
 

@@ -1,8 +1,8 @@
 """The two legs of a request: what prefill is asked, and what decode is told; which requests can't be split.
 
 Both legs stand behind vLLM's own front end, which has made tokens of the prompt and sampling parameters of
-everything else. Prefill gets the tokens, and of the rest only what shapes their KV cache; nothing that shapes the
-answer can reach it, whatever a client sent.
+everything else. Prefill gets the tokens, and of the rest only what shapes their KV cache and, for a stream, how its
+first token is drawn (`first_token`); nothing else that shapes the answer can reach it, whatever a client sent.
 """
 
 import copy
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllm import SamplingParams
+
+from diptych.serving.first_token import one_token
 
 # Settings of the KV transfer; those that a client may have smuggled in never reach an engine.
 _INTERNAL_ARGUMENTS = frozenset({"kv_transfer_params", "ec_transfer_params"})
@@ -77,15 +79,15 @@ def prefill_prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
     return {name: prompt[name] for name in _PROMPT_FIELDS if name in prompt}
 
 
-def prefill_params() -> SamplingParams:
-    """One token, whatever it is, and the prompt's KV cache kept for a remote decode."""
-    return SamplingParams(
-        max_tokens=1,
-        temperature=0.0,
-        ignore_eos=True,
-        detokenize=False,
-        extra_args={"kv_transfer_params": dict(_FOR_REMOTE_DECODE)},
-    )
+def prefill_params(drawn: Mapping[str, Any] | None = None) -> SamplingParams:
+    """One token, and the prompt's KV cache kept for a remote decode.
+
+    Args:
+        drawn: how the token is drawn, where the client gets it (`first_token.settings_for`).
+    """
+    params = one_token(drawn)
+    params.extra_args = {"kv_transfer_params": dict(_FOR_REMOTE_DECODE)}
+    return params
 
 
 def decode_params(params: Any, kv_transfer_params: Mapping[str, Any] | None) -> Any:

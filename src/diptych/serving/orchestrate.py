@@ -25,6 +25,7 @@ from diptych.serving.admission import Bound, Room
 from diptych.serving.arrival import Arrivals, KVTransferError, LeaseOverError
 from diptych.serving.burden import Burden
 from diptych.serving.costs import Costs
+from diptych.serving.first_token import FirstTokens, settings_for
 from diptych.serving.legs import decode_prompt, prompt_tokens, why_whole
 from diptych.serving.outputs import computed_s
 from diptych.serving.peers import Peer, Peers
@@ -68,6 +69,7 @@ class Orchestrator(Whole):
         own_salt: whether a KV cache that was fetched must not serve later prompts: of some models a failed fetch
             can't be told block by block.
         lease_s: seconds for which prefill keeps a KV cache that nobody fetches.
+        first_tokens: gives streams prefill's first token; None: they wait for decode's.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Orchestrator(Whole):
         cached: CacheFollower | None = None,
         own_salt: bool = False,
         lease_s: float = inf,
+        first_tokens: FirstTokens | None = None,
     ) -> None:
         super().__init__(client, settings, room)
         self.peers = peers
@@ -90,6 +93,7 @@ class Orchestrator(Whole):
         self._placement = Placement(self.settings, self.costs, self.share)
         self._burden = Burden(self.settings, self.costs, self.share, cached or CacheFollower(), self.inside)
         self._own_salt = own_salt
+        self._first_tokens = first_tokens
         self._prefilling = Prefilling(client, prefill_handle, peers, self.costs, self.settings)
         deadline_s = self.settings.kv_transfer_deadline_s
         self._arrivals = Arrivals(client, peers, self.costs, deadline_s, lease_s)
@@ -129,6 +133,7 @@ class Orchestrator(Whole):
         if record.only_peer is None and self._has_no_room(leg, peer):
             return None
         retry = record.only_peer is None
+        leg.drawn = settings_for(params) if self._first_tokens else None
         place = await self._prefilling.place(prompt, leg, hashes, call.more, peer, retry=retry)
         if place is None:
             self._run_here(leg, "recovered", "prefill failed")
@@ -239,6 +244,8 @@ class Orchestrator(Whole):
                 self._prefilling.unwanted(leg, place)
             raise
         else:
+            if not leg.begun:  # prefill's token was the last one
+                self._prefilling.unwanted(leg, place)
             return
         again = self._anew(call, may_go=may_go and call.record.only_peer is None)
         async with contextlib.aclosing(again):
@@ -282,6 +289,11 @@ class Orchestrator(Whole):
         logger.warning("Prefill replica %s is asked for %s anew, as %s", peer.name, failed, leg.id)
         return await self._prefilling.place(call.prompt, leg, hashes, call.more, peer, retry=False)
 
+    def _first_token_given(self, request_id: str, leg: Leg) -> contextlib.AbstractContextManager[None]:
+        if self._first_tokens is None or leg.first_token is None:
+            return contextlib.nullcontext()
+        return self._first_tokens.given(request_id, leg.first_token, is_known=leg.answered)
+
     async def _first(
         self, outputs: AsyncIterator[Any], request_id: str, leg: Leg, place: dict[str, Any] | None
     ) -> Any:
@@ -309,6 +321,6 @@ class Orchestrator(Whole):
         """
         super()._note(leg, output)
         if leg.path == REMOTE:
-            if leg.transfer is None:
+            if leg.begun and leg.transfer is None:
                 leg.transfer = ledger.take(leg.id).transfer
             output.num_cached_tokens = leg.cached_tokens

@@ -14,7 +14,7 @@ from diptych.serving.phase import Phase
 from diptych.serving.ray_llm import DPPDPrefillServer, PDPrefillServer
 from diptych.serving.transfers import TAG
 
-_PREFILL_TELLS = ("kv_transfer_params", "problem", "cached_tokens", "queue_ms", "compute_ms")
+_PREFILL_TELLS = ("kv_transfer_params", "problem", "first_token", "cached_tokens", "queue_ms", "compute_ms")
 
 
 class PrefillServer(Phase, PDPrefillServer):
@@ -34,10 +34,11 @@ class PrefillServer(Phase, PDPrefillServer):
         Args:
             asked: `prompt` (as vLLM's front end renders it: its tokens), `id` (32 hexadecimal digits),
                 `generation` (of the decode replica), `uncached_tokens` (how many of them it expects to be computed),
-                `priority`, `trace_headers`.
+                `priority`, `trace_headers`, `drawn` (how the first token of the answer is drawn; None: in any way).
 
         Returns:
             `kv_transfer_params` (where the KV cache lies; None without one), `problem` (why there is none),
+            `first_token` (the answer's first token, where it was asked how to draw it),
             `cached_tokens` (found in this engine's prefix cache), `queue_ms` (waiting for the engine) and
             `compute_ms` (until it was done), None where it does not tell, `waiting_tokens` (to be computed for
             prompts that still wait here), `replica`.
@@ -62,6 +63,7 @@ class PrefillServer(Phase, PDPrefillServer):
         metrics.prefill_done(len(output.prompt_token_ids or ()) - cached, queue_ms, compute_ms, cached)
         return self._answer(
             kv_transfer_params=output.kv_transfer_params,
+            first_token=output.outputs[0].token_ids[0] if asked.get("drawn") else None,
             cached_tokens=output.num_cached_tokens,
             queue_ms=queue_ms,
             compute_ms=compute_ms,
@@ -74,7 +76,7 @@ class PrefillServer(Phase, PDPrefillServer):
         """The engine's output; None when the engine dies before."""
         outputs = self.engine.client.generate(
             asked["prompt"],
-            prefill_params(),
+            prefill_params(asked.get("drawn")),
             f"prefill-{TAG}{asked['id']}",
             priority=asked["priority"],
             trace_headers=asked["trace_headers"],

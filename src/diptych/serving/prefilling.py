@@ -98,6 +98,7 @@ class Prefilling:
             "only": only,
             "generation": self._peers.generation,
             "priority": more.get("priority", 0),
+            "drawn": leg.drawn,
         }
         with tracing.span("diptych.prefill", {"diptych.prefill.replica": peer.name}) as call:
             asked["trace_headers"] = call.headers or more.get("trace_headers")
@@ -156,6 +157,8 @@ class Prefilling:
     def _learn(self, peer: Peer, leg: Leg, hashes: list[int], answer: Mapping[str, Any]) -> None:
         leg.prefill_replica, leg.queue_ms = answer["replica"], answer["queue_ms"]
         leg.cached_tokens, leg.compute_ms = answer["cached_tokens"], answer.get("compute_ms")
+        if not leg.answered:  # else the client has another replica's, and the answer goes on from that
+            leg.first_token = answer.get("first_token")
         computed = (leg.prompt_tokens or 1) - (leg.cached_tokens or 0)
         if leg.compute_ms is not None:
             self._costs.prefill.add(computed, leg.compute_ms / 1e3)

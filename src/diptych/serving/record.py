@@ -59,6 +59,9 @@ class Leg:
         prompt_tokens: how many tokens its prompt has.
         uncached_here: how many of them decode would have had to compute when it was placed.
         cached_tokens: how many of them nobody had to compute.
+        drawn: how prefill is to draw the first token; None: decode draws it.
+        first_token: the one that prefill drew.
+        answered: whether the client has it.
         begun: whether decode has put out a first token.
         attempts: calls to prefill replicas that were made for it.
         kv_transfer_failed: whether a KV transfer for it failed or took too long.
@@ -67,7 +70,8 @@ class Leg:
         decode_queue_ms: from when decode's engine had it to its being scheduled, the wait for its KV transfer
             included; None where the engine does not tell.
         decode_compute_ms: from there to the first token: one step, or the whole prompt where decode computes it.
-        first_token_at: when decode put out the first token, on the same clock.
+        first_token_at: when the first token was there, prefill's or decode's, on the same clock.
+        decode_began_at: when decode's first token was there.
         output_tokens: tokens that decode put out.
         finish_reason: why it put out no more, as the engine says; None while it goes on or when it was cut short.
     """
@@ -84,6 +88,9 @@ class Leg:
     prompt_tokens: int | None = None
     uncached_here: int | None = None
     cached_tokens: int | None = None
+    drawn: dict[str, Any] | None = None
+    first_token: int | None = None
+    answered: bool = False
     begun: bool = False
     attempts: int = 0
     kv_transfer_failed: bool = False
@@ -92,6 +99,7 @@ class Leg:
     decode_queue_ms: float | None = None
     decode_compute_ms: float | None = None
     first_token_at: float | None = None
+    decode_began_at: float | None = None
     output_tokens: int = 0
     finish_reason: str | None = None
 
@@ -140,8 +148,14 @@ class Record:
 
     @property
     def begun(self) -> bool:
-        """Whether the engine has begun to answer."""
-        return any(leg.begun for leg in self.legs)
+        """Whether an engine has begun to answer."""
+        return any(leg.begun or leg.answered for leg in self.legs)
+
+    @property
+    def first_token_from(self) -> str | None:
+        """The phase whose token a client got first; None while there is none."""
+        first = next((leg for leg in self.legs if leg.first_token_at is not None), None)
+        return None if first is None else "prefill" if first.answered else "decode"
 
     def to_json(self) -> dict[str, Any]:
         """The `diptych` object of a response. Everything in it is measured, so `computed` is empty."""
@@ -158,6 +172,7 @@ class Record:
             "kv_transfer_bytes": moved.bytes if moved else None,
             "kv_transfer_descriptors": moved.descriptors if moved else None,
             "uncached_tokens": _uncached(self.legs),
+            "first_token_from": self.first_token_from,
             "computed": [],
         }
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 WORDS = ("auto", "always", "never")
+PHASES = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Settings:
     Args:
         prefill: where prefill runs: `auto` (where it costs less), `always` on a prefill replica, `never` there, or
             the number of uncached tokens from which on it runs there.
+        first_token: the phase whose first token a stream gets: `prefill`'s at once, or `decode`'s when the KV cache has
+            come.
         local_prefill_share: most of a decode replica's time that prefill may take there in `auto`, from 0 to 1.
         recovery_backlog_s: seconds of prefill that a decode replica takes on at most when prefill or its KV transfer
             fails.
@@ -44,6 +47,7 @@ class Settings:
     """
 
     prefill: str | int = "auto"
+    first_token: str = "prefill"
     local_prefill_share: float = 0.25
     recovery_backlog_s: float = 10.0
     prefill_deadline_s: float = 30.0
@@ -101,6 +105,8 @@ def _check(settings: Settings) -> None:
         raise ValueError(
             f"orchestrator.prefill is {prefill!r}: give auto, always, never or a number of tokens"
         )
+    if settings.first_token not in PHASES:
+        raise ValueError(f"orchestrator.first_token is {settings.first_token!r}: give {' or '.join(PHASES)}")
     if not (_is_number(settings.local_prefill_share) and 0 <= settings.local_prefill_share <= 1):
         raise ValueError(f"orchestrator.local_prefill_share is {settings.local_prefill_share!r}: give 0 to 1")
     for name in ("recovery_backlog_s", "canary_period_s"):

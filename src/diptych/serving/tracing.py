@@ -141,17 +141,17 @@ def leg_done(leg: Leg) -> None:
     tools, parent = _tools(), _current.get()
     if tools is None or parent is None or leg.handed_at is None:
         return
-    if leg.transfer is not None and leg.first_token_at is not None:
+    if leg.transfer is not None and leg.decode_began_at is not None:
         moved = {
             "diptych.leg.id": leg.id,
             "diptych.kv_transfer.bytes": leg.transfer.bytes,
             "diptych.kv_transfer.descriptors": leg.transfer.descriptors,
             "diptych.kv_transfer.post_seconds": leg.transfer.post_seconds,
-            # NIXL tells how long it took, not when: it is drawn as ending at the first token.
+            # NIXL tells how long it took, not when: it is drawn as ending at decode's first token.
             "diptych.computed": ("start", "end"),
         }
-        begun_at = leg.first_token_at - leg.transfer.seconds
-        tools.timed("diptych.kv_transfer", parent, moved, begun_at, leg.first_token_at)
+        begun_at = leg.decode_began_at - leg.transfer.seconds
+        tools.timed("diptych.kv_transfer", parent, moved, begun_at, leg.decode_began_at)
     tools.timed("diptych.decode", parent, _of_leg(leg), leg.handed_at, time.monotonic())
 
 
@@ -266,8 +266,8 @@ def _of_request(record: Record, status: int) -> dict[str, Any]:
 
 def _of_leg(leg: Leg) -> dict[str, Any]:
     first_s = (
-        leg.first_token_at - leg.handed_at
-        if leg.first_token_at is not None and leg.handed_at is not None
+        leg.decode_began_at - leg.handed_at
+        if leg.decode_began_at is not None and leg.handed_at is not None
         else None
     )
     return {

@@ -111,11 +111,19 @@ class Whole:
         if headers is not None:
             more = {**more, "trace_headers": headers}
         outputs = self._generate(prompt, decode_params(params, place), request_id, **more)
-        with self.inside.holding(request_id, leg):
+        with self.inside.holding(request_id, leg), self._first_token_given(request_id, leg):
             async with contextlib.aclosing(outputs):
+                if leg.first_token is not None and not leg.answered:
+                    output = await anext(outputs)
+                    leg.answered, leg.first_token_at = True, time.monotonic()
+                    self._note(leg, output)
+                    yield output
+                    if output.finished:
+                        return
                 output = await self._first(outputs, request_id, leg, place)
                 leg.begun = True
-                leg.first_token_at = _first_token_at(output.metrics)
+                leg.decode_began_at = _first_token_at(output.metrics)
+                leg.first_token_at = leg.first_token_at or leg.decode_began_at
                 leg.decode_queue_ms = milliseconds(queued_s(output.metrics))
                 leg.decode_compute_ms = milliseconds(computed_s(output.metrics))
                 self._note(leg, output)
@@ -132,6 +140,10 @@ class Whole:
     def _waiting(self) -> list[int]:
         """The tokens of each prompt that waits for its first token."""
         return [leg.prompt_tokens or 1 for leg in self.inside.waiting]
+
+    def _first_token_given(self, request_id: str, leg: Leg) -> contextlib.AbstractContextManager[None]:
+        """While this lasts the request that the engine gets under this id is given prefill's first token, if any."""
+        return contextlib.nullcontext()
 
     async def _first(
         self, outputs: AsyncIterator[Any], request_id: str, leg: Leg, place: dict[str, Any] | None

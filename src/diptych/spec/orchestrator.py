@@ -75,6 +75,11 @@ class OrchestratorSection(Section):
         description="Where prefill runs: `auto` (where it costs less), `always` or `never` on a prefill replica, or "
         "from how many uncached tokens on.",
     )
+    first_token: Literal["prefill", "decode"] = Field(
+        default="prefill",
+        description="The phase whose first token a stream gets: `prefill`'s at once, or `decode`'s when the KV cache "
+        "has come.",
+    )
     local_prefill_share: float = Field(
         default=0.25,
         ge=0,
