@@ -115,7 +115,7 @@ class Pip:
                 return
             if count and time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
-                fetched = sum(_size(file) for file in self.scratch.rglob("*.whl")) / 1e6
+                fetched = fetched_bytes(self.scratch) / 1e6
                 self.say(f"  {count()} in place" + (f", {fetched:.0f} MB fetched" if fetched else ""))
             time.sleep(0.1)
 
@@ -181,8 +181,15 @@ def last_words(output: str, lines: int = 6) -> str:
     return "\n".join([line.rstrip() for line in output.splitlines() if not NOISE.match(line)][-lines:])
 
 
+def fetched_bytes(scratch: Path) -> int:
+    """The size of the wheels that pip keeps there at this moment; files and folders may go while this counts."""
+    folders = os.walk(scratch)  # leaves out what is gone, as Path.rglob does not
+    wheels = (Path(folder, name) for folder, _, names in folders for name in names if name.endswith(".whl"))
+    return sum(_size(wheel) for wheel in wheels)
+
+
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
-    except FileNotFoundError:  # pip removes what it has installed
+    except FileNotFoundError:
         return 0

@@ -197,6 +197,27 @@ def test_each_failure_of_pip_says_what_to_do(
     assert says in scripts.explained(output, "installing", tmp_path)
 
 
+def test_what_was_fetched_is_counted_while_pip_removes_it(
+    scripts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pip_runner
+
+    for name in ("pip-unpack-1", "pip-unpack-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.whl").write_bytes(b"x" * 10)
+    (tmp_path / "pip-0.txt").write_text("Collecting a")
+    assert pip_runner.fetched_bytes(tmp_path) == 20
+    listed = os.scandir
+
+    def gone_once_listed(path: Any) -> Any:
+        if not isinstance(path, int) and Path(path).name == "pip-unpack-2":
+            shutil.rmtree(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", gone_once_listed)
+    assert pip_runner.fetched_bytes(tmp_path) == 10
+
+
 def test_too_small_a_disk_is_refused_with_both_numbers(
     scripts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

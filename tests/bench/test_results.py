@@ -89,6 +89,14 @@ def test_parts_of_ttft_add_up() -> None:
     assert sum(told["ttft_parts_mean_ms"].values()) == told["service_ttft_ms"]["mean"] == 47.5
 
 
+def test_where_prefill_gave_the_first_token_nothing_of_decode_is_in_its_time() -> None:
+    told = REMOTE | {"first_token_from": "prefill", "ttft_ms": 66.0}
+    assert parts_of(told) == {"prefill_queue_ms": 10.0, "prefill_ms": 50.0, "other_ms": 6.0}
+    summary = Parts((told,)).summary()
+    assert (summary["first_step_ms"], summary["decode_queue_ms"]) == (None, None)
+    assert summary["kv_transfer_ms"]["mean"] == 2.0
+
+
 @pytest.mark.parametrize("path", ["aggregated", "local-short", "local-busy", "recovered"])
 def test_where_one_engine_did_both_its_queue_and_prefill_are_told(path: str) -> None:
     assert parts_of(LOCAL | {"path": path}) == {

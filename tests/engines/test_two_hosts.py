@@ -170,7 +170,9 @@ def test_a_side_channel_that_decode_cannot_reach_fails_the_split(hosts: TwoHosts
             "transfer failed)."
         )
         assert "handshake_failed" in seen(proofs["transport"])["log of decode, handshake-failed"][1]
-        assert proofs["answers"].says in ANSWERED_HERE  # which, depends on how long ago the pair was put aside
+        assert (
+            proofs["answers"].says in ANSWERED_HERE
+        )  # which, depends on how long ago the pair was put aside
         prompt = letter("no side channel", 40)
         reply = fetch(hosts, prompt, streamed=False)
         assert reply.status == 200

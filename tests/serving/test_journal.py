@@ -104,6 +104,7 @@ def test_a_request_leaves_one_line_in_the_replicas_log(replica_log: Path) -> Non
         "kv_transfer_failed": False,
         "decode_queue_ms": 14.5,
         "decode_compute_ms": 9.25,
+        "first_token_from": "decode",
         "ttft_ms": 125.0,
         "total_ms": 500.0,
         "priority": 0,

@@ -20,6 +20,7 @@ KEYS = {
     "kv_transfer_bytes",
     "kv_transfer_descriptors",
     "uncached_tokens",
+    "first_token_from",
     "computed",
 }
 
@@ -52,8 +53,16 @@ def test_a_request_of_one_prompt_tells_of_that_prompt() -> None:
         "kv_transfer_bytes": 100,
         "kv_transfer_descriptors": 3,
         "uncached_tokens": 6,
+        "first_token_from": None,
         "computed": [],
     }
+
+
+@pytest.mark.parametrize(("answered", "phase"), [(True, "prefill"), (False, "decode")])
+def test_whose_first_token_a_client_got_is_told(answered: bool, phase: str) -> None:
+    leg = remote(answered=answered, begun=not answered, first_token_at=1.0)
+    record = Record("decode-1", [Leg(), leg])
+    assert (record.to_json()["first_token_from"], record.begun) == (phase, True)
 
 
 def test_several_prompts_add_up_in_size_and_take_as_long_as_the_longest() -> None:

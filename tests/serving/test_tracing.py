@@ -134,6 +134,7 @@ def done_leg() -> Leg:
         begun=True,
         handed_at=now - 0.25,
         first_token_at=now - 0.15,
+        decode_began_at=now - 0.15,
         output_tokens=8,
         finish_reason="stop",
     )

@@ -169,7 +169,7 @@ def ttft_parts(record: Mapping[str, Any]) -> dict[str, float] | None:
 
     No part is below 0 and all come to `ttft_ms`. A request of several prompts has the longest of each part, and more
     of them than its first token took: what comes first takes what there is. `other_ms` is the rest: the way to the
-    replicas and what the engines do not tell.
+    replicas and what the engines do not tell. Where prefill gave the first token, all of decode comes after it.
     """
     ttft = record.get("ttft_ms")
     if ttft is None:
@@ -177,13 +177,20 @@ def ttft_parts(record: Mapping[str, Any]) -> dict[str, float] | None:
     left = _Left(ttft)
     prefill = left.take(record.get("prefill_ms"))
     queue = min(record.get("queue_ms") or 0.0, prefill)
+    if _is_from_prefill(record):
+        found = {"prefill_queue_ms": queue, "prefill_ms": prefill - queue, "other_ms": left.ms}
+        return dict.fromkeys(TTFT_PARTS, 0.0) | found
     moved = left.take(record.get("kv_transfer_ms"))
     # Decode's engine has the request in its queue while its KV cache comes.
     waited = left.take((record.get("decode_queue_ms") or 0.0) - moved)
     computed = left.take(record.get("decode_compute_ms"))
     names = (*_OF_PREFILL, "kv_transfer_ms", *_computing(record), "other_ms")
-    found = zip(names, (queue, prefill - queue, moved, waited, computed, left.ms), strict=True)
-    return dict.fromkeys(TTFT_PARTS, 0.0) | dict(found)
+    parts = zip(names, (queue, prefill - queue, moved, waited, computed, left.ms), strict=True)
+    return dict.fromkeys(TTFT_PARTS, 0.0) | dict(parts)
+
+
+def _is_from_prefill(record: Mapping[str, Any]) -> bool:
+    return record.get("first_token_from") == "prefill"
 
 
 def _computing(record: Mapping[str, Any]) -> tuple[str, str]:
@@ -196,7 +203,8 @@ def _known(records: Iterable[Mapping[str, Any]], part: str) -> Iterator[float]:
     for record in records:
         parts = ttft_parts(record)
         of_prefill = _OF_PREFILL if record.get("prefill_ms") else ()
-        of_decode = _computing(record) if record.get("decode_compute_ms") is not None else ()
+        has_decode = record.get("decode_compute_ms") is not None and not _is_from_prefill(record)
+        of_decode = _computing(record) if has_decode else ()
         if parts is not None and part in (*of_prefill, *of_decode, "other_ms"):
             yield parts[part]
 
@@ -217,6 +225,7 @@ class KeptRecord(BaseModel):
     """What `Parts` looks at of the service's record of a request; the rest is left out."""
 
     path: str | None = None
+    first_token_from: str | None = None
     ttft_ms: float | None = None
     prefill_ms: float | None = None
     queue_ms: float | None = None
