@@ -16,6 +16,7 @@ from diptych.serving.admission import Bound, Room
 from diptych.serving.inside import Inside
 from diptych.serving.legs import decode_params, is_beam_step, prompt_length
 from diptych.serving.outputs import computed_s, milliseconds, queued_s
+from diptych.serving.pace import Pace
 from diptych.serving.record import Leg, Record, Refused, current
 from diptych.serving.settings import Settings
 from diptych.serving.transfers import TAG
@@ -128,9 +129,13 @@ class Whole:
                 leg.decode_compute_ms = milliseconds(computed_s(output.metrics))
                 self._note(leg, output)
                 yield output
+                pace = Pace()
                 async for output in outputs:
+                    pace.took()
                     self._note(leg, output)
                     yield output
+                    if not output.finished:
+                        await pace.rest()
 
     def _check_queue(self, leg: Leg) -> None:
         refusal = self._bound.refusal(self._waiting(), leg.prompt_tokens or 1, self.inside.backlog_s or None)
