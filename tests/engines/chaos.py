@@ -104,7 +104,8 @@ class Reply:
 
     def __str__(self) -> str:
         kind = "stream" if self.streamed else "whole"
-        return f"{kind} {self.status} {self.path or self.problem or ''} {self.seconds:.1f} s"
+        told = " ".join(filter(None, (self.path, self.problem and f"({self.problem})")))
+        return f"{kind} {self.status} {told} {self.seconds:.1f} s"
 
 
 def fetch(
@@ -152,7 +153,7 @@ def _read(reply: Reply) -> None:
 def complaint(reply: Reply, text: str) -> str | None:
     """What is wrong with a reply, given the text its prompt gives undisturbed: wrong text, silence, or wrong words."""
     if reply.status == 200:
-        if reply.whole:
+        if reply.whole and not reply.problem:  # vLLM ends a stream by [DONE] after an error, too
             return None if reply.text == text else f"{reply}: {reply.text!r} instead of {text!r}"
         told = reply.problem and text.startswith(reply.text)
         return None if told else f"{reply}: broke off without a word"
