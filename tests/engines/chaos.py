@@ -28,6 +28,8 @@ _SETTINGS = {
     "kv_transfer.lease_s": LEASE_S,
     # Longer than the lease on purpose: what is read after it must not be believed all the same.
     "orchestrator.kv_transfer_deadline_s": 15,
+    # What prefill can't do decode does, on a machine of whatever speed.
+    "orchestrator.recovery_backlog_s": 60,
     # Small, so that what the lease gives up is soon written over; and room for one whole sequence.
     "prefill.kv_cache_memory": "120MiB",
     "engine_kwargs.max_model_len": 2048,

@@ -174,6 +174,30 @@ def test_with_one_gpu_both_phases_share_it_and_its_memory_and_that_is_said(plan:
     assert 0.5 * H200 < budget < 0.9 * H200
 
 
+@pytest.mark.parametrize("gpus", [1, 2], ids=["a shared GPU", "a GPU each"])
+def test_what_the_document_gives_a_kv_cache_holds_on_gpus_too(plan: Planned, gpus: int) -> None:
+    own = {"kv_cache_memory_bytes": 3 * GIB}
+    made, _ = plan(
+        gpus=(H200,) * gpus, cuda=True, prefill={"kv_cache_memory": "2GiB"}, decode={"engine_kwargs": own}
+    )
+    found = [
+        config_of(made, phase)["engine_kwargs"]["kv_cache_memory_bytes"] for phase in ("prefill", "decode")
+    ]
+    assert found == [2 * GIB, 3 * GIB]
+
+
+def test_a_kv_cache_larger_than_the_share_of_a_gpu_is_refused_by_its_field(plan: Planned) -> None:
+    with pytest.raises(StartError, match=r"decode is to have one of 80\.0 GiB") as refused:
+        plan(gpus=(H200,), cuda=True, decode={"kv_cache_memory": "80GiB"})
+    assert "Lower decode.kv_cache_memory" in (refused.value.hint or "")
+
+
+def test_random_weights_take_as_much_of_a_gpu_as_the_models_own(plan: Planned) -> None:
+    asked = {"gpus": (6 * GIB,) * 1, "cuda": True, "engine_kwargs": {"load_format": "dummy"}}
+    with pytest.raises(StartError, match=r"holds 0\.\d GiB of weights"):
+        plan(**asked)
+
+
 def test_replicas_that_need_several_gpus_each_are_refused_where_there_are_too_few(plan: Planned) -> None:
     with pytest.raises(StartError, match="4 GPUs are needed, 2 are here"):
         plan(gpus=(H200, H200), cuda=True, engine_kwargs={"tensor_parallel_size": 2})

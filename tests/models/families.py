@@ -137,7 +137,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "linear_num_key_heads": 16,
         "linear_num_value_heads": 32,
         "linear_value_head_dim": 128,
-        "mamba_ssm_dtype": "float32",  # not in the real one: what vLLM does on a CPU whatever the config says
+        "mamba_ssm_dtype": "float32",  # not in the real one: what vLLM is told where it is compared
         "mlp_only_layers": [],
         "moe_intermediate_size": 512,
         "norm_topk_prob": True,

@@ -90,6 +90,7 @@ def build(config: dict[str, Any], tensor_parallel: int, directory: Path) -> tupl
         max_model_len=MAX_MODEL_LEN,
         enable_prefix_caching=False,
         block_size=16,
+        mamba_ssm_cache_dtype="float32",  # what vLLM takes by itself on some CPUs, and not on others
     ).create_engine_config()
     longest = context_length(engine.model_config)  # models write into their config when they are built
     with set_current_vllm_config(engine):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -28,6 +29,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from diptych.serving import nccl
 from diptych.serving.front import ENGINE_PATHS, build_front
 from diptych.serving.orchestrate import Orchestrator
+from diptych.serving.pace import Pace
 from diptych.serving.probe import wanted
 from diptych.serving.readiness import Readiness
 from diptych.serving.routes import OWN_ROUTES
@@ -386,7 +388,10 @@ def test_a_client_who_leaves_in_the_middle_of_a_stream_has_decode_aborted(front:
 # Writes
 
 
-def test_a_stream_faster_than_anybody_reads_goes_out_whole_and_in_few_writes(front: Any) -> None:
+def test_a_stream_faster_than_anybody_reads_goes_out_whole_and_in_few_writes(
+    front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "rest", AsyncMock())  # this engine does not join what nobody has taken
     sent: list[bytes] = []
 
     async def play() -> None:

@@ -8,12 +8,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import IO
 
 LEAVE_S = 30.0
 """For a program to end by itself after Ctrl-C; eksctl and helm tidy up."""
 TERMINATE_S = 5.0
 _TICK_S = 0.2
+_READ_S = 2.0
+"""For our threads to read what a program printed at its end, on a machine that is busy."""
 
 
 class Child:
@@ -39,15 +42,17 @@ class Child:
 
     def lines(self) -> Iterator[tuple[bool, str | None]]:
         """Each line, and whether it is standard output; None every now and then, until both streams end."""
-        open_streams = 2
+        open_streams, ended_at = 2, inf
         while open_streams:
             try:
                 is_output, text = self._found.get(timeout=_TICK_S)
             except queue.Empty:
-                if self._has_ended() and self._found.empty():
+                ended_at = min(ended_at, time.monotonic()) if self._has_ended() else inf
+                if time.monotonic() - ended_at > _READ_S:
                     break  # something that it left behind holds the streams open
                 yield False, None
                 continue
+            ended_at = inf
             if text is None:
                 open_streams -= 1
             else:

@@ -128,7 +128,7 @@ def _cpu_shares(
     cores = share_cores(hardware.cores, replicas)
     if len(replicas) > len(hardware.cores):
         say(f"{len(replicas)} replicas share {len(hardware.cores)} cores: they will slow each other down.")
-    demands, shares, weights = [], {}, _weights(model)
+    demands, shares, weights = [], {}, _weights(model, document.engine_kwargs)
     side_channel_ports = free_ports(len(phases))
     for (name, phase), side_channel_port in zip(phases.items(), side_channel_ports, strict=True):
         kwargs = document.engine_kwargs | phase.engine_kwargs
@@ -148,22 +148,28 @@ def _shape(model: Model) -> ModelShape | None:
         return None
 
 
-def _weights(model: Model) -> int:
-    """The size of the weights on disk in bytes, whatever their format."""
+def _weights(model: Model, kwargs: dict[str, Any]) -> int:
+    """The size of the weights in bytes: on disk, whatever their format, or of random ones by the model's config."""
     try:
+        if kwargs.get("load_format") == "dummy":
+            return read_model_shape(model.directory).weights().gpu_bytes
         return weight_bytes(model.directory)
     except ModelError:
         return sum(path.stat().st_size for path in model.directory.glob("*.bin"))
 
 
+def _own_kv_cache(phase: PhaseSection, kwargs: dict[str, Any]) -> int | None:
+    """What the document gives a phase's KV cache, in bytes; None: nothing."""
+    explicit = kwargs.get("kv_cache_memory_bytes")
+    return explicit if isinstance(explicit, int) else phase.kv_cache_memory
+
+
 def _kv_cache_bytes(
     phase: PhaseSection, kwargs: dict[str, Any], model: Model, shape: ModelShape | None
 ) -> int:
-    explicit = kwargs.get("kv_cache_memory_bytes")
-    if isinstance(explicit, int):
-        return explicit
-    if phase.kv_cache_memory is not None:
-        return phase.kv_cache_memory
+    own = _own_kv_cache(phase, kwargs)
+    if own is not None:
+        return own
     if shape is None:
         return _UNSIZED_KV_CACHE
     per_token = shape.kv_bytes_per_token(_dtype_bytes(kwargs, model, shape))
@@ -196,7 +202,10 @@ def _gpu_shares(
     wanted = {name: _gpus_of(document, phase) for name, phase in phases.items()}
     total = sum(wanted[name] * phase.num_replicas for name, phase in phases.items())
     shares: dict[str, float] = dict(wanted)
-    kv_cache = None
+    own = {
+        name: _own_kv_cache(phase, document.engine_kwargs | phase.engine_kwargs)
+        for name, phase in phases.items()
+    }
     if total > len(hardware.gpus):
         if max(wanted.values()) > 1:
             raise StartError(
@@ -205,13 +214,15 @@ def _gpu_shares(
             )
         share = _gpu_fraction(total, len(hardware.gpus))
         shares = dict.fromkeys(wanted, share)
-        kv_cache = _shared_gpu_kv_cache(share, min(hardware.gpus), _weights(model))
+        weights = _weights(model, document.engine_kwargs)
+        for name in own:
+            own[name] = _shared_gpu_kv_cache(share, min(hardware.gpus), weights, own[name], name)
         say(
             f"{total} replicas share {len(hardware.gpus)} GPU(s): each gets {share:.0%} of one and of its memory."
         )
     ports = free_ports(len(phases))
     return {
-        name: PhasePlace((), kv_cache, shares[name], port) for name, port in zip(phases, ports, strict=True)
+        name: PhasePlace((), own[name], shares[name], port) for name, port in zip(phases, ports, strict=True)
     }
 
 
@@ -220,16 +231,27 @@ def _gpus_of(document: Document, phase: PhaseSection) -> int:
     return int(kwargs.get("tensor_parallel_size", 1)) * int(kwargs.get("pipeline_parallel_size", 1))
 
 
-def _shared_gpu_kv_cache(share: float, gpu_memory: int, weights: int) -> int:
+def _shared_gpu_kv_cache(share: float, gpu_memory: int, weights: int, own: int | None, phase: str) -> int:
     """The KV cache of an engine that shares its GPU, in bytes.
 
     Told to the engine outright: engines that start together would each count the other's memory as gone.
 
+    Args:
+        own: what the document gives it.
+
     Raises:
-        StartError: the share holds the weights, but no KV cache worth having.
+        StartError: the share holds the weights, but no KV cache worth having, or not the one asked for.
     """
     budget = int(gpu_memory * _GPU_MEMORY * share)
     left = budget - weights - _GPU_RESERVE
+    if own is not None:
+        if own > left:
+            raise StartError(
+                f"Too little GPU memory: of a share of {budget / GIB:.1f} GiB {max(0, left) / GIB:.1f} GiB are left "
+                f"for a KV cache, and {phase} is to have one of {own / GIB:.1f} GiB.",
+                f"Lower {phase}.kv_cache_memory, or give each phase a GPU.",
+            )
+        return own
     if left < _LEAST_GPU_KV_CACHE:
         raise StartError(
             f"Too little GPU memory: a share of {budget / GIB:.1f} GiB holds {weights / GIB:.1f} GiB of weights "

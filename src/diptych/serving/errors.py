@@ -7,6 +7,7 @@ from typing import Any
 
 OVERLOADED, UNAVAILABLE, INVALID = "overloaded_error", "service_unavailable", "invalid_request_error"
 TIMED_OUT = "timeout_error"
+ENGINE_DIED = "The engine died while it wrote this answer."
 
 
 def error_body(message: str, kind: str, code: int, param: str | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from diptych.serving import journal, metrics, tracing
 from diptych.serving.bodies import RecordInStream, json_with_record
-from diptych.serving.errors import TIMED_OUT, UNAVAILABLE, error_body
+from diptych.serving.errors import ENGINE_DIED, TIMED_OUT, UNAVAILABLE, error_body
 from diptych.serving.placement import RATHER_REMOTE
 from diptych.serving.record import Record, Refusal, current
 from diptych.serving.routes import route_path
@@ -230,9 +230,7 @@ def _last_words(refusal: Refusal | None, *, died: bool) -> bytes:
     if refusal:
         error = error_body(refusal.message, refusal.kind, refusal.status)
     else:
-        message = (
-            "The engine died while it wrote this answer." if died else "The engine failed on this request."
-        )
+        message = ENGINE_DIED if died else "The engine failed on this request."
         error = error_body(message, "server_error", 503 if died else 500)
     return b"event: error\ndata: " + json.dumps({"type": "error", **error}).encode() + b"\n\n"
 

@@ -11,8 +11,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
+from vllm.v1.engine.exceptions import EngineDeadError
+
 from diptych.serving import tracing
 from diptych.serving.admission import Bound, Room
+from diptych.serving.errors import ENGINE_DIED
 from diptych.serving.inside import Inside
 from diptych.serving.legs import decode_params, is_beam_step, prompt_length
 from diptych.serving.outputs import computed_s, milliseconds, queued_s
@@ -73,6 +76,9 @@ class Whole:
                     yield output
         except Refused as refused:
             record.refusal = refused.refusal
+            raise
+        except EngineDeadError as error:  # ends a stream that has begun; vLLM's words point to a stack trace
+            error.args = (ENGINE_DIED,)
             raise
         finally:
             tracing.leg_done(leg)
