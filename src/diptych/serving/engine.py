@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from ray import serve
+from vllm import envs
 from vllm.config.kv_events import KVEventsConfig
 from vllm.v1.engine import utils as engine_utils
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -159,6 +160,7 @@ class Engine(VLLMEngine):
         with engine_process_forked() if alone_on_cpu else contextlib.nullcontext():
             client = super()._start_async_llm_engine(engine_args, config, *args)
         keep_own_counters(client, config)
+        envs.enable_envs_cache()  # vLLM asks for some at every token; its engine process does the same at its start
         return client
 
     @property
