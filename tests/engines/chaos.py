@@ -121,12 +121,9 @@ def fetch(
     """Send a greedy completion and follow it to its end, or leave after some seconds."""
     reply, began = Reply(prompt, streamed), time.monotonic()
     body = {"model": service.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-    # A stream's headers leave with its first token, before it is known what becomes of the KV transfer.
-    headers = {"x-diptych-timing": "include"} if streamed else {}
-    sent = {"json": body | {"stream": streamed}, "headers": headers}
     try:
         with service.client(timeout_s=leave_after_s or ANSWERED_WITHIN_S) as client:
-            with client.stream("POST", "/v1/completions", **sent) as response:
+            with client.stream("POST", "/v1/completions", json=body | {"stream": streamed}) as response:
                 reply.path = response.headers.get("x-diptych-path")
                 reply.retry_after = response.headers.get("retry-after")
                 for text in response.iter_text():
@@ -152,6 +149,7 @@ def _read(reply: Reply) -> None:
     reply.whole = data[-1:] == ["[DONE]"]
     chunks = [json.loads(one) for one in data if one != "[DONE]"]
     reply.text = "".join(choice["text"] for chunk in chunks for choice in chunk.get("choices", ()))
+    # A stream's headers leave with its first token, before it is known what becomes of the KV transfer.
     told = [chunk["diptych"]["path"] for chunk in chunks if chunk.get("diptych")]
     reply.path = told[-1] if told else reply.path
     reply.problem = next((chunk["error"]["message"] for chunk in chunks if chunk.get("error")), None)
