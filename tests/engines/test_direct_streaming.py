@@ -142,6 +142,11 @@ def test_the_headers_tell_of_the_way_and_the_kv_transfer(service: Service, strea
     response = service.post(COMPLETIONS, prompt=unseen_prompt(200), max_tokens=3, stream=stream)
     told = {name: value for name, value in response.headers.items() if name.startswith("x-diptych-")}
     assert (told["x-diptych-path"], told.get("x-diptych-why")) == ("remote", None)
+    if stream:  # the headers leave with prefill's token, before the KV transfer; the end tells of it
+        lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]
+        moved = json.loads(lines[-1])["diptych"]
+        told |= {f"x-diptych-kv-transfer-{name}": moved[f"kv_transfer_{name}"] for name in ("ms", "bytes")}
+        assert moved["first_token_from"] == "prefill"
     assert told.keys() == HEADERS
     assert told["x-diptych-uncached-tokens"] == "200"
     assert int(told["x-diptych-kv-transfer-bytes"]) == 256 * BYTES_PER_TOKEN
