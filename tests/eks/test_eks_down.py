@@ -185,22 +185,27 @@ def test_a_cluster_that_is_not_ours_is_never_touched(here: World) -> None:
     ]
 
 
-def test_foreign_workloads_and_volumes_are_listed_and_refused(here: World) -> None:
-    up(here.job())
+def running_pod(here: World, phase: str, name: str, labels: dict[str, str] | None = None) -> None:
+    """Have a pod run on the first node of a phase."""
     node = next(
         node["metadata"]["name"]
         for node in here.kubernetes.all("Node")
-        if node["metadata"]["labels"]["diptych.dev/phase"] == "system"
+        if node["metadata"]["labels"]["diptych.dev/phase"] == phase
     )
     here.kubernetes.put(
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "theirs", "namespace": "default"},
+            "metadata": {"name": name, "namespace": "default", "labels": labels or {}},
             "spec": {"nodeName": node, "containers": [{"name": "main", "image": "image"}]},
             "status": {"phase": "Running"},
         }
     )
+
+
+def test_foreign_workloads_and_volumes_are_listed_and_refused(here: World) -> None:
+    up(here.job())
+    running_pod(here, "system", "theirs")
     here.kubernetes.put(
         {
             "apiVersion": "v1",
@@ -222,20 +227,7 @@ def test_foreign_workloads_and_volumes_are_listed_and_refused(here: World) -> No
 
 def test_nodes_with_pods_of_the_service_on_them_are_refused(here: World) -> None:
     up(here.job())
-    node = next(
-        node["metadata"]["name"]
-        for node in here.kubernetes.all("Node")
-        if node["metadata"]["labels"]["diptych.dev/phase"] == "decode"
-    )
-    here.kubernetes.put(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "worker", "namespace": "default", "labels": {"diptych.dev/service": "llm"}},
-            "spec": {"nodeName": node, "containers": [{"name": "main", "image": "image"}]},
-            "status": {"phase": "Running"},
-        }
-    )
+    running_pod(here, "decode", "worker", {"diptych.dev/service": "llm"})
     with pytest.raises(ClusterError, match="still up on these nodes") as refused:
         down(here.job())
     assert "diptych down --step service" in refused.value.hint

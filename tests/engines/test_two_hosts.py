@@ -149,6 +149,7 @@ ANSWERED_HERE = (
     "The answers differ: 1 token, remote: path recovered: the KV transfer failed.",
     "The answers differ: 1 token, remote: path local-no-prefill: no prefill replica is ready.",
 )
+"""Which of them is said depends on how long ago the pair was put aside."""
 
 
 def test_a_side_channel_that_decode_cannot_reach_fails_the_split(hosts: TwoHosts) -> None:
@@ -170,9 +171,7 @@ def test_a_side_channel_that_decode_cannot_reach_fails_the_split(hosts: TwoHosts
             "transfer failed)."
         )
         assert "handshake_failed" in seen(proofs["transport"])["log of decode, handshake-failed"][1]
-        assert (
-            proofs["answers"].says in ANSWERED_HERE
-        )  # which, depends on how long ago the pair was put aside
+        assert proofs["answers"].says in ANSWERED_HERE
         prompt = letter("no side channel", 40)
         reply = fetch(hosts, prompt, streamed=False)
         assert reply.status == 200

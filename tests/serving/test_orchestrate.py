@@ -407,113 +407,6 @@ def lossy(
     return Orchestrator(client, handle, prefill_peers(*names), settings=BACKLOG, own_salt=True)
 
 
-# A stream's first token
-
-
-class Given:
-    """Stands for `FirstTokens`: writes down which token it is to give, and whether the client has it."""
-
-    def __init__(self) -> None:
-        self.tokens: list[tuple[str, int, bool]] = []
-        self.ended = 0
-
-    @contextlib.contextmanager
-    def given(self, request_id: str, token: int, *, is_known: bool) -> Iterator[None]:
-        self.tokens.append((request_id, token, is_known))
-        try:
-            yield
-        finally:
-            self.ended += 1
-
-
-STREAM = SamplingParams(output_kind=RequestOutputKind.DELTA, max_tokens=8, temperature=0.5)
-WITH_TOKEN = ANSWER | {"first_token": 7}
-
-
-def begins_at_prefill(client: Client, handle: PrefillHandle, *names: str, **more: Any) -> tuple[Any, Given]:
-    given: Any = Given()
-    peers = prefill_peers(*(names or ("prefill-1",)))
-    return Orchestrator(client, handle, peers, first_tokens=given, **more), given
-
-
-def test_a_stream_has_begun_with_prefills_token_before_its_kv_cache_has_come(ledger: Ledger) -> None:
-    client, handle = Client(says=(1, None)), PrefillHandle(WITH_TOKEN)
-    runner, given = begins_at_prefill(client, handle)
-
-    async def first() -> Any:
-        outputs = runner.generate(prompt(), STREAM, "chatcmpl-1")
-        async with contextlib.aclosing(outputs):
-            return await anext(outputs)
-
-    output, record = run(first())
-    (leg,) = record.legs
-    assert handle.asked[0]["drawn"]["temperature"] == 0.5
-    assert given.tokens == [(client.asked[0].id, 7, False)]
-    assert given.ended == 1
-    assert (leg.answered, leg.begun, record.begun, record.first_token_from) == (True, False, True, "prefill")
-    assert output.num_cached_tokens == ANSWER["cached_tokens"]
-
-
-def test_when_the_kv_cache_has_come_decode_goes_on(ledger: Ledger) -> None:
-    client = Client(says=(1, 2, 3))
-    runner, _ = begins_at_prefill(client, PrefillHandle(WITH_TOKEN))
-    outputs, record = run(outputs_of(runner, params=STREAM))
-    (leg,) = record.legs
-    assert (len(outputs), leg.begun, client.freed) == (3, True, [])
-    assert leg.first_token_at is not None and leg.decode_began_at is not None
-    assert leg.first_token_at <= leg.decode_began_at
-
-
-@pytest.mark.parametrize("params", [SamplingParams(max_tokens=8), None])
-def test_an_answer_in_one_piece_waits_for_decode(ledger: Ledger, params: Any) -> None:
-    handle = PrefillHandle()
-    runner, given = begins_at_prefill(Client(), handle)
-    _, record = run(outputs_of(runner, params=params))
-    assert (handle.asked[0]["drawn"], given.tokens, record.first_token_from) == (None, [], "decode")
-
-
-def test_where_the_operator_wants_decodes_token_prefills_is_not_asked_for(ledger: Ledger) -> None:
-    handle = PrefillHandle()
-    run(outputs_of(split(Client(), handle), params=STREAM))
-    assert handle.asked[0]["drawn"] is None
-
-
-def test_when_the_answer_ends_with_it_prefill_lets_the_kv_cache_go(ledger: Ledger) -> None:
-    client = Client(says=(1,))
-    runner, _ = begins_at_prefill(client, PrefillHandle(WITH_TOKEN))
-
-    async def ask() -> list[Any]:
-        outputs = await outputs_of(runner, params=STREAM)
-        await until(lambda: client.freed)
-        return outputs
-
-    outputs, record = run(ask())
-    assert (len(outputs), client.freed) == (1, [(f"freed-{record.legs[0].id}", PLACE)])
-
-
-def test_after_a_kv_transfer_that_failed_the_stream_goes_on_from_the_token_it_has(ledger: Ledger) -> None:
-    client = LossyClient(ledger, 1)
-    client.says = (1, 2, 3)
-    handle = PrefillHandle(WITH_TOKEN, WITH_TOKEN | {"replica": "prefill-2", "first_token": 8})
-    runner, given = begins_at_prefill(client, handle, "prefill-1", "prefill-2", own_salt=True)
-    outputs, record = run(outputs_of(runner, params=STREAM))
-    (leg,) = record.legs
-    assert [(token, known) for _, token, known in given.tokens] == [(7, False), (7, True)]
-    assert [name for name, _, _ in given.tokens] == [asked.id for asked in client.asked]
-    assert len(outputs) == 1 + 3  # the second engine request gives no token that the client has
-    assert (leg.path, leg.prefill_replica, leg.kv_transfer_failed) == ("remote", "prefill-2", True)
-    assert (leg.begun, record.first_token_from) == (True, "prefill")
-
-
-def test_computed_here_the_stream_goes_on_from_the_token_it_has(ledger: Ledger) -> None:
-    client = LossyClient(ledger, 1)
-    runner, given = begins_at_prefill(client, PrefillHandle(WITH_TOKEN), own_salt=True)
-    outputs, record = run(outputs_of(runner, params=STREAM))
-    assert [(token, known) for _, token, known in given.tokens] == [(7, False), (7, True)]
-    assert client.asked[1].kv_transfer_params is None
-    assert (len(outputs), record.path) == (1 + 2, "recovered")
-
-
 def overburdened(runner: Orchestrator) -> None:
     """Have the engine do more prefill of its own than it should."""
     runner.costs.here.add(100, 1.0)
@@ -646,6 +539,113 @@ def test_what_the_engine_computed_by_itself_after_a_kv_transfer_failed_in_part_s
     runner = Orchestrator(client, handle, prefill_peers("prefill-1", "prefill-2"))
     outputs, record = run(outputs_of(runner))
     assert (len(outputs), record.path, len(handle.asked)) == (2, "recovered", 1)
+
+
+# A stream's first token
+
+
+class Given:
+    """Stands for `FirstTokens`: writes down which token it is to give, and whether the client has it."""
+
+    def __init__(self) -> None:
+        self.tokens: list[tuple[str, int, bool]] = []
+        self.ended = 0
+
+    @contextlib.contextmanager
+    def given(self, request_id: str, token: int, *, is_known: bool) -> Iterator[None]:
+        self.tokens.append((request_id, token, is_known))
+        try:
+            yield
+        finally:
+            self.ended += 1
+
+
+STREAM = SamplingParams(output_kind=RequestOutputKind.DELTA, max_tokens=8, temperature=0.5)
+WITH_TOKEN = ANSWER | {"first_token": 7}
+
+
+def begins_at_prefill(client: Client, handle: PrefillHandle, *names: str, **more: Any) -> tuple[Any, Given]:
+    given: Any = Given()
+    peers = prefill_peers(*(names or ("prefill-1",)))
+    return Orchestrator(client, handle, peers, first_tokens=given, **more), given
+
+
+def test_a_stream_has_begun_with_prefills_token_before_its_kv_cache_has_come(ledger: Ledger) -> None:
+    client, handle = Client(says=(1, None)), PrefillHandle(WITH_TOKEN)
+    runner, given = begins_at_prefill(client, handle)
+
+    async def first() -> Any:
+        outputs = runner.generate(prompt(), STREAM, "chatcmpl-1")
+        async with contextlib.aclosing(outputs):
+            return await anext(outputs)
+
+    output, record = run(first())
+    (leg,) = record.legs
+    assert handle.asked[0]["drawn"]["temperature"] == 0.5
+    assert given.tokens == [(client.asked[0].id, 7, False)]
+    assert given.ended == 1
+    assert (leg.answered, leg.begun, record.begun, record.first_token_from) == (True, False, True, "prefill")
+    assert output.num_cached_tokens == ANSWER["cached_tokens"]
+
+
+def test_when_the_kv_cache_has_come_decode_goes_on(ledger: Ledger) -> None:
+    client = Client(says=(1, 2, 3))
+    runner, _ = begins_at_prefill(client, PrefillHandle(WITH_TOKEN))
+    outputs, record = run(outputs_of(runner, params=STREAM))
+    (leg,) = record.legs
+    assert (len(outputs), leg.begun, client.freed) == (3, True, [])
+    assert leg.first_token_at is not None and leg.decode_began_at is not None
+    assert leg.first_token_at <= leg.decode_began_at
+
+
+@pytest.mark.parametrize("params", [SamplingParams(max_tokens=8), None])
+def test_an_answer_in_one_piece_waits_for_decode(ledger: Ledger, params: Any) -> None:
+    handle = PrefillHandle()
+    runner, given = begins_at_prefill(Client(), handle)
+    _, record = run(outputs_of(runner, params=params))
+    assert (handle.asked[0]["drawn"], given.tokens, record.first_token_from) == (None, [], "decode")
+
+
+def test_where_the_operator_wants_decodes_token_prefills_is_not_asked_for(ledger: Ledger) -> None:
+    handle = PrefillHandle()
+    run(outputs_of(split(Client(), handle), params=STREAM))
+    assert handle.asked[0]["drawn"] is None
+
+
+def test_when_the_answer_ends_with_it_prefill_lets_the_kv_cache_go(ledger: Ledger) -> None:
+    client = Client(says=(1,))
+    runner, _ = begins_at_prefill(client, PrefillHandle(WITH_TOKEN))
+
+    async def ask() -> list[Any]:
+        outputs = await outputs_of(runner, params=STREAM)
+        await until(lambda: client.freed)
+        return outputs
+
+    outputs, record = run(ask())
+    assert (len(outputs), client.freed) == (1, [(f"freed-{record.legs[0].id}", PLACE)])
+
+
+def test_after_a_kv_transfer_that_failed_the_stream_goes_on_from_the_token_it_has(ledger: Ledger) -> None:
+    client = LossyClient(ledger, 1)
+    client.says = (1, 2, 3)
+    handle = PrefillHandle(WITH_TOKEN, WITH_TOKEN | {"replica": "prefill-2", "first_token": 8})
+    runner, given = begins_at_prefill(client, handle, "prefill-1", "prefill-2", own_salt=True)
+    outputs, record = run(outputs_of(runner, params=STREAM))
+    (leg,) = record.legs
+    assert [(token, known) for _, token, known in given.tokens] == [(7, False), (7, True)]
+    assert [name for name, _, _ in given.tokens] == [asked.id for asked in client.asked]
+    assert len(outputs) == 1 + 3  # the second engine request gives no token that the client has
+    assert (leg.path, leg.prefill_replica, leg.kv_transfer_failed) == ("remote", "prefill-2", True)
+    assert (leg.begun, record.first_token_from) == (True, "prefill")
+
+
+def test_computed_here_the_stream_goes_on_from_the_token_it_has(ledger: Ledger) -> None:
+    client = LossyClient(ledger, 1)
+    runner, given = begins_at_prefill(client, PrefillHandle(WITH_TOKEN), own_salt=True)
+    outputs, record = run(outputs_of(runner, params=STREAM))
+    assert [(token, known) for _, token, known in given.tokens] == [(7, False), (7, True)]
+    assert client.asked[1].kv_transfer_params is None
+    assert (len(outputs), record.path) == (1 + 2, "recovered")
 
 
 # Deadlines

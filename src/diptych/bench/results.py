@@ -177,16 +177,14 @@ def ttft_parts(record: Mapping[str, Any]) -> dict[str, float] | None:
     left = _Left(ttft)
     prefill = left.take(record.get("prefill_ms"))
     queue = min(record.get("queue_ms") or 0.0, prefill)
-    if _is_from_prefill(record):
-        found = {"prefill_queue_ms": queue, "prefill_ms": prefill - queue, "other_ms": left.ms}
-        return dict.fromkeys(TTFT_PARTS, 0.0) | found
-    moved = left.take(record.get("kv_transfer_ms"))
+    decode = {} if _is_from_prefill(record) else record
+    moved = left.take(decode.get("kv_transfer_ms"))
     # Decode's engine has the request in its queue while its KV cache comes.
-    waited = left.take((record.get("decode_queue_ms") or 0.0) - moved)
-    computed = left.take(record.get("decode_compute_ms"))
+    waited = left.take((decode.get("decode_queue_ms") or 0.0) - moved)
+    computed = left.take(decode.get("decode_compute_ms"))
     names = (*_OF_PREFILL, "kv_transfer_ms", *_computing(record), "other_ms")
-    parts = zip(names, (queue, prefill - queue, moved, waited, computed, left.ms), strict=True)
-    return dict.fromkeys(TTFT_PARTS, 0.0) | dict(parts)
+    found = zip(names, (queue, prefill - queue, moved, waited, computed, left.ms), strict=True)
+    return dict.fromkeys(TTFT_PARTS, 0.0) | dict(found)
 
 
 def _is_from_prefill(record: Mapping[str, Any]) -> bool:

@@ -131,7 +131,7 @@ def _cpu_shares(
     demands, shares, weights = [], {}, _weights(model, document.engine_kwargs)
     side_channel_ports = free_ports(len(phases))
     for (name, phase), side_channel_port in zip(phases.items(), side_channel_ports, strict=True):
-        kwargs = document.engine_kwargs | phase.engine_kwargs
+        kwargs = _kwargs(document, phase)
         kv_cache = _kv_cache_bytes(phase, kwargs, model, shape)
         demands.append(Demand(name, phase.num_replicas, _in_memory(weights, kwargs, model, shape), kv_cache))
         mine, cores = cores[: phase.num_replicas], cores[phase.num_replicas :]
@@ -156,6 +156,11 @@ def _weights(model: Model, kwargs: dict[str, Any]) -> int:
         return weight_bytes(model.directory)
     except ModelError:
         return sum(path.stat().st_size for path in model.directory.glob("*.bin"))
+
+
+def _kwargs(document: Document, phase: PhaseSection) -> dict[str, Any]:
+    """The arguments of vLLM for a phase: the shared ones, and over them its own."""
+    return document.engine_kwargs | phase.engine_kwargs
 
 
 def _own_kv_cache(phase: PhaseSection, kwargs: dict[str, Any]) -> int | None:
@@ -202,10 +207,7 @@ def _gpu_shares(
     wanted = {name: _gpus_of(document, phase) for name, phase in phases.items()}
     total = sum(wanted[name] * phase.num_replicas for name, phase in phases.items())
     shares: dict[str, float] = dict(wanted)
-    own = {
-        name: _own_kv_cache(phase, document.engine_kwargs | phase.engine_kwargs)
-        for name, phase in phases.items()
-    }
+    own = {name: _own_kv_cache(phase, _kwargs(document, phase)) for name, phase in phases.items()}
     if total > len(hardware.gpus):
         if max(wanted.values()) > 1:
             raise StartError(
@@ -227,7 +229,7 @@ def _gpu_shares(
 
 
 def _gpus_of(document: Document, phase: PhaseSection) -> int:
-    kwargs = document.engine_kwargs | phase.engine_kwargs
+    kwargs = _kwargs(document, phase)
     return int(kwargs.get("tensor_parallel_size", 1)) * int(kwargs.get("pipeline_parallel_size", 1))
 
 

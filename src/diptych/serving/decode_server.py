@@ -67,6 +67,7 @@ class DecodeServer(Facing, PDDecodeServer):
     async def _start_engine(self) -> None:
         await super()._start_engine()
         client, cached = self.engine.client, CacheFollower()
+        by_groups = fetches_by_groups(client)
         if self.engine.kv_events_at:
             following = partial(follow, self.engine.kv_events_at, cached)
             self._tasks.append(keep_going("Following the prefix cache", following))
@@ -77,9 +78,9 @@ class DecodeServer(Facing, PDDecodeServer):
             settings=within_lease(self.settings, lease_s(client)),
             room=room_of(client),
             cached=cached,
-            own_salt=fetches_by_groups(client),
+            own_salt=by_groups,
             lease_s=lease_s(client),
-            first_tokens=self._first_tokens(client),
+            first_tokens=None if by_groups else self._first_tokens(client),
         )
         self.canary = Canary(self.runner, self.settings.canary_period_s)
         await self.canary.measure_here(client)
@@ -97,7 +98,7 @@ class DecodeServer(Facing, PDDecodeServer):
 
     def _first_tokens(self, client: Any) -> FirstTokens | None:
         may = self.settings.first_token == "prefill" and draws_alike(client.vllm_config)
-        return FirstTokens(client) if may and not fetches_by_groups(client) else None
+        return FirstTokens(client) if may else None
 
     async def _prefill_while_alive(self) -> list[dict[str, Any]]:
         if self.engine_problem:

@@ -27,19 +27,22 @@ MARK = "diptych_first_token"
 _SHAPE_IT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop_token_ids", "min_tokens")
 _LEAVE_IT = frozenset(
     {
-        *(
-            "stop",
-            "ignore_eos",
-            "max_tokens",
-            "detokenize",
-            "skip_special_tokens",
-            "spaces_between_special_tokens",
-        ),
-        *("include_stop_str_in_output", "output_kind", "output_text_buffer_length", "skip_clone"),
-        *("stream_interval", "extra_args"),  # of these `settings_for` looks closer at the last
+        "detokenize",
+        "extra_args",  # `settings_for` looks closer at what is in them
+        "ignore_eos",
+        "include_stop_str_in_output",
+        "max_tokens",
+        "output_kind",
+        "output_text_buffer_length",
+        "skip_clone",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "stop",
+        "stream_interval",
     }
 )
 _GREEDY = {"temperature": 0.0}
+_USUAL = SamplingParams()
 
 
 def settings_for(params: Any) -> dict[str, Any] | None:
@@ -48,11 +51,10 @@ def settings_for(params: Any) -> dict[str, Any] | None:
         return None
     if set(params.extra_args or ()) - {"kv_transfer_params"}:
         return None
-    usual = SamplingParams()
     for name in params.__struct_fields__:
         if name.startswith("_") or name in _LEAVE_IT or name in _SHAPE_IT:
             continue
-        if getattr(params, name) != getattr(usual, name, None):
+        if getattr(params, name) != getattr(_USUAL, name, None):
             return None
     found = {name: getattr(params, name) for name in _SHAPE_IT}
     return found | {"min_tokens": min(1, params.min_tokens), "stop_token_ids": params.stop_token_ids or None}
